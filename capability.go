@@ -1,0 +1,121 @@
+package idempotent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// The optional abilities of a store. Each is found by one function below,
+// which says what happens where it is missing. A store that wraps another one
+// calls these functions, so that abilities pass through.
+
+// Waiter is a Store that can be asked to tell when a claim ends.
+type Waiter interface {
+	// Wait returns as soon as no claim of key is running: at once where none
+	// is, otherwise when it is completed, released, lapsed or gone. The
+	// results are those of Load at that moment. It blocks until then or until
+	// ctx ends, and returns ctx's error in that case.
+	Wait(ctx context.Context, key string) (Entry, bool, error)
+}
+
+// Sweeper is a Store that does not forget by itself.
+type Sweeper interface {
+	// Sweep removes what is past its time and makes room where a bound is
+	// exceeded. It may be called at any time, also concurrently.
+	Sweep(ctx context.Context) (Swept, error)
+}
+
+// Swept counts what one sweep did.
+type Swept struct {
+	Expired   int // entries removed because their retention had passed
+	Evicted   int // finished entries removed to make room
+	Abandoned int // claims found lapsed for the first time
+}
+
+// Pinger is a Store that can tell whether it can be reached.
+type Pinger interface {
+	// Ping returns nil where the store answers.
+	Ping(ctx context.Context) error
+}
+
+// Deleter is a Store from which an operator can remove a key.
+type Deleter interface {
+	// Delete removes key whatever its state, also a running claim: a
+	// take-over by hand. Deleting an absent key is nil.
+	Delete(ctx context.Context, key string) error
+}
+
+// Ping reports whether s can be reached. A store that is no [Pinger] is asked
+// for a key that nobody uses.
+func Ping(ctx context.Context, s Store) error {
+	if p, ok := s.(Pinger); ok {
+		return p.Ping(ctx)
+	}
+	_, _, err := s.Load(ctx, "idempotent:ping")
+	return err
+}
+
+// Delete removes key from s whatever its state; see [Deleter]. Where s is no
+// Deleter it removes nothing and returns an error that matches
+// [errors.ErrUnsupported].
+func Delete(ctx context.Context, s Store, key string) error {
+	d, ok := s.(Deleter)
+	if !ok {
+		return fmt.Errorf("idempotent: %T cannot delete a key: %w", s, errors.ErrUnsupported)
+	}
+	return d.Delete(ctx, key)
+}
+
+// Sweep sweeps s once. A store that is no [Sweeper] forgets by itself: nothing
+// is done.
+func Sweep(ctx context.Context, s Store) (Swept, error) {
+	if w, ok := s.(Sweeper); ok {
+		return w.Sweep(ctx)
+	}
+	return Swept{}, nil
+}
+
+// The pauses of Wait between two looks at a store that is no Waiter.
+const (
+	pollFirst = 5 * time.Millisecond
+	pollMost  = 500 * time.Millisecond
+)
+
+// Wait blocks until no claim of key is running in s, and returns the entry as
+// [Waiter] says. A store that is no Waiter is polled with [Store.Load], after
+// pauses that double from 5 ms to 500 ms and carry 50 % jitter.
+func Wait(ctx context.Context, s Store, key string) (Entry, bool, error) {
+	if w, ok := s.(Waiter); ok {
+		return w.Wait(ctx, key)
+	}
+	for pause := pollFirst; ; pause = min(2*pause, pollMost) {
+		e, found, err := s.Load(ctx, key)
+		if err != nil || !found || e.Status != Pending {
+			return e, found, err
+		}
+		if err := sleep(ctx, jitter(pause)); err != nil {
+			return Entry{}, false, err
+		}
+	}
+}
+
+// jitter returns between half of d and d, so that callers who started together
+// do not stay together.
+func jitter(d time.Duration) time.Duration {
+	return d - rand.N(d/2+1)
+}
+
+// sleep pauses for d or until ctx ends, and then returns its error.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,2 @@
+// Package idempotent runs an operation at most once per key.
+package idempotent

@@ -1,0 +1,3 @@
+module github.com/idempotent-go/idempotent
+
+go 1.26
