@@ -1,0 +1,99 @@
+package idempotent
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// Class is what became of an operation.
+type Class int
+
+// The classes of outcome. The zero value says "as the table says": the
+// middleware then looks at the status, [Do] at the error, and [Guard.Run]
+// takes an operation that returned for a success.
+const (
+	ClassDefault Class = iota
+	ClassSuccess       // it happened; repeats get the result, for the success retention
+	ClassFailure       // it definitely did not happen; repeats are told so, for the failure retention
+	ClassUnknown       // it may have happened; it is never run again, for the success retention
+	ClassRelease       // nothing happened; the key is free at once
+)
+
+// String returns "default", "success", "failure", "unknown" or "release".
+func (c Class) String() string {
+	switch c {
+	case ClassDefault:
+		return "default"
+	case ClassSuccess:
+		return "success"
+	case ClassFailure:
+		return "failure"
+	case ClassRelease:
+		return "release"
+	default:
+		// A class nobody knows is treated as unknown everywhere.
+		return "unknown"
+	}
+}
+
+// Execution identifies the running execution of an operation.
+type Execution struct {
+	Key   string // store name
+	Owner string // random, one per execution
+	Trace string // as given by WithCallTrace
+	Fence int64  // grows with every claim of the key; pass it to systems that can compare it
+}
+
+// execution is what the guard and the operation share while it runs.
+type execution struct {
+	Execution
+	said atomic.Int32 // a Class
+}
+
+type executionKey struct{}
+
+func executionOf(ctx context.Context) *execution {
+	x, _ := ctx.Value(executionKey{}).(*execution)
+	return x
+}
+
+// FromContext returns the execution whose operation was given ctx, and false
+// outside an operation. Of nested operations it is the innermost one.
+func FromContext(ctx context.Context) (Execution, bool) {
+	if x := executionOf(ctx); x != nil {
+		return x.Execution, true
+	}
+	return Execution{}, false
+}
+
+// Succeed, called inside an operation, says that it happened, whatever it
+// returns or answers. Of Succeed, [Fail], [Unknown] and [Release] the last
+// call wins; a panic beats it. Outside an operation, or after it has returned,
+// they do nothing. They are safe for concurrent use.
+func Succeed(ctx context.Context) { say(ctx, ClassSuccess) }
+
+// Fail, called inside an operation, says that it definitely did not happen.
+// See [Succeed].
+func Fail(ctx context.Context) { say(ctx, ClassFailure) }
+
+// Unknown, called inside an operation, says that it may have happened and must
+// not be run again by itself. See [Succeed].
+func Unknown(ctx context.Context) { say(ctx, ClassUnknown) }
+
+// Release, called inside an operation, says that nothing happened: the key is
+// freed, and the next call runs. See [Succeed].
+func Release(ctx context.Context) { say(ctx, ClassRelease) }
+
+func say(ctx context.Context, c Class) {
+	if x := executionOf(ctx); x != nil {
+		x.said.Store(int32(c))
+	}
+}
+
+// saidClass is what the operation has said of itself so far, or ClassDefault.
+func saidClass(ctx context.Context) Class {
+	if x := executionOf(ctx); x != nil {
+		return Class(x.said.Load())
+	}
+	return ClassDefault
+}

@@ -1,0 +1,134 @@
+package idempotent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// journal tells observer and log what happens. All guards over one store share
+// it.
+type journal struct {
+	observer Observer     // nil: nobody
+	logger   *slog.Logger // nil: slog.Default
+	outage   outage
+}
+
+// tell logs one event and passes it to the observer.
+func (j *journal) tell(ctx context.Context, e Event) {
+	l := j.log()
+	if level := eventLevel(e); l.Enabled(ctx, level) {
+		logEvent(ctx, l, level, e)
+	}
+	if j.observer != nil {
+		j.observer.Observe(ctx, e)
+	}
+}
+
+func (j *journal) log() *slog.Logger {
+	if j.logger != nil {
+		return j.logger
+	}
+	return slog.Default()
+}
+
+// eventLevel is the one place that decides how loud an event is. A failing
+// store is quiet here, because outage sums its failures up.
+func eventLevel(e Event) slog.Level {
+	switch e.Kind {
+	case EventAbandoned, EventLost, EventLongRunning, EventEvicted:
+		return slog.LevelWarn
+	case EventNotRecorded:
+		return slog.LevelError
+	case EventStoreError:
+		if errors.Is(e.Err, ErrCorrupt) {
+			return slog.LevelError
+		}
+	}
+	return slog.LevelDebug
+}
+
+func logEvent(ctx context.Context, l *slog.Logger, level slog.Level, e Event) {
+	attrs := make([]slog.Attr, 0, 7)
+	attrs = append(attrs, slog.String("key", logKey(e.Key)))
+	if e.Owner != "" {
+		attrs = append(attrs, slog.String("owner", e.Owner))
+	}
+	if e.Trace != "" {
+		attrs = append(attrs, slog.String("trace", e.Trace))
+	}
+	if e.Status != "" {
+		attrs = append(attrs, slog.String("status", string(e.Status)), slog.Bool("unknown", e.Unknown))
+	}
+	if e.Age != 0 {
+		attrs = append(attrs, slog.Duration("age", e.Age))
+	}
+	if e.Took != 0 {
+		attrs = append(attrs, slog.Duration("took", e.Took))
+	}
+	if e.Err != nil {
+		attrs = append(attrs, slog.Any("err", e.Err))
+	}
+	l.LogAttrs(ctx, level, "idempotent: "+string(e.Kind), attrs...)
+}
+
+// logKey names a key in a log: store names hold principals and clients' keys,
+// which logs must not show, and a digest still lets lines be matched.
+func logKey(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:8])
+}
+
+// outage turns many failures of one store into a few log lines: one at the
+// start, one a minute, one at the end.
+type outage struct {
+	down     atomic.Bool // read without the lock by every answer of a healthy store
+	mu       sync.Mutex  // guards the fields below
+	since    time.Time
+	logged   time.Time
+	failures int
+}
+
+const outageInterval = time.Minute
+
+// answered notes that the store has answered.
+func (j *journal) answered(ctx context.Context) {
+	o := &j.outage
+	if !o.down.Load() {
+		return
+	}
+	o.mu.Lock()
+	was, since, failures := o.down.Swap(false), o.since, o.failures
+	o.mu.Unlock()
+	if was {
+		j.log().LogAttrs(ctx, slog.LevelInfo, "idempotent: store answers again",
+			slog.Duration("after", time.Since(since)), slog.Int("failures", failures))
+	}
+}
+
+// failed notes that the store has failed.
+func (j *journal) failed(ctx context.Context, err error) {
+	o := &j.outage
+	now := time.Now()
+	o.mu.Lock()
+	starts := !o.down.Swap(true)
+	if starts {
+		o.since, o.failures = now, 0
+	}
+	o.failures++
+	since, failures := o.since, o.failures
+	due := starts || now.Sub(o.logged) >= outageInterval
+	if due {
+		o.logged = now
+	}
+	o.mu.Unlock()
+	if due {
+		j.log().LogAttrs(ctx, slog.LevelError, "idempotent: store does not answer; keyed operations are refused",
+			slog.Duration("for", now.Sub(since)), slog.Int("failures", failures), slog.Any("err", err))
+	}
+}
