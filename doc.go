@@ -1,2 +1,147 @@
-// Package idempotent runs an operation at most once per key.
+// Package idempotent runs an operation at most once per key: a payment, an
+// order, a webhook, a job.
+//
+// # The promise
+//
+// For one key, the protected operation runs at most once. Every repeat inside
+// the retention gets the recorded outcome, or a clear refusal that says
+// whether trying again is safe. When in doubt, refuse; never run twice.
+//
+// Its limits:
+//
+//   - A memory store serves one process only, forgets on restart, and above its
+//     size forgets the oldest: real retention is the smaller of 24 h and
+//     10,000 divided by the keyed requests per second.
+//   - A Redis failover can lose the newest writes, and with them a claim.
+//     Writes are asynchronous to replicas unless redisstore.WithReplicas is set.
+//   - What the operation does to other systems is not atomic with the record.
+//     The last line of defence is a unique index in the transaction of the
+//     operation itself.
+//   - With [WithTakeOver] an operation may run again, callers may get different
+//     answers, and an unknown reading may become another owner's outcome.
+//     [Delete] is a take-over by hand.
+//
+// # Use
+//
+// A [Store] keeps one [Entry] per key: memstore.New() in the process,
+// redisstore.New(client) in Redis. A [Guard] runs operations over it, by
+// [Guard.Middleware] for HTTP handlers, [Do] for functions that return a value,
+// [Guard.Do] for those that do not, and [Guard.Run] for everything else:
+//
+//	guard := idempotent.New(memstore.New())
+//	mux.Handle("POST /orders", guard.Middleware(principal)(http.HandlerFunc(createOrder)))
+//
+// At the end of the process, in this order: http.Server.Shutdown,
+// [Guard.Drain], the store's Close, the client's Close.
+//
+// # The life of a key
+//
+// A key is pending, success or failed. A pending one is held by an owner, one
+// execution, under a lease that the guard renews while the operation runs. A
+// claim whose lease has lapsed is abandoned: it reads as failed with an unknown
+// outcome, and is not run again. The table is the contract of every store; the
+// first row that fits applies.
+//
+//	now                            event                               becomes                              answer
+//	absent, or past its retention  Claim                               pending, held by this owner          claimed
+//	pending, even lapsed           Claim, same owner                   lease runs from now                  claimed
+//	pending, lease running         Claim, other owner                  unchanged                            the entry
+//	pending, lapsed, with TakeOver Claim with TakeOver, same           pending, new owner, larger fence     claimed
+//	                               fingerprint
+//	pending, lapsed                Load, or any other Claim            unchanged; reads as failed and       that reading
+//	                                                                   unknown until lapse + Keep
+//	success or failed              Claim                               unchanged                            the entry
+//	pending, even lapsed           Renew by its owner                  lease runs from now                  nil
+//	pending, even lapsed           Complete by its owner               success or failed                    nil
+//	failed and unknown             Complete by its owner, known        that outcome                         nil
+//	failed and unknown             Release by its owner                absent                               nil
+//	success or failed, known       Complete by its owner, another      unchanged                            ErrLost
+//	                               known outcome
+//	success or failed              Complete or Renew again by owner    unchanged                            nil
+//	absent                         Complete                            success or failed                    nil
+//	pending, gained by take-over   Release by its owner                lease ends now                       nil
+//	pending, even lapsed           Release by its owner                absent                               nil
+//	absent, or known and finished  Release by its owner                unchanged                            nil
+//	absent                         Renew                               unchanged                            ErrLost
+//	held or finished by another    Renew, Complete, Release            unchanged                            ErrLost
+//
+// Ownership ends by completion, release, take-over or removal, never by the
+// clock alone: an owner who comes late still settles the truth while nobody
+// else has run.
+//
+// # What becomes of an operation
+//
+//	class    what it says                   kept      repeats get
+//	success  it happened                    24 h      the result
+//	failure  it definitely did not happen   2 h       the refusal it answered with
+//	unknown  it may have happened           24 h      ErrOutcomeUnknown; over HTTP the answer recorded
+//	release  nothing happened               not       the next call runs
+//
+// The operation can say so itself, by [Succeed], [Fail], [Unknown] and
+// [Release]. Otherwise [Do] looks at the error (nil is success; an error is
+// unknown unless it wraps [ErrFailed] or [ErrReleased], or [WithCallClassify]
+// knows it), and the middleware at the status:
+//
+//	2xx, 3xx                              success
+//	401, 407, 421, 425, 429               release; unknown if the operation's context is done
+//	503 with Retry-After                  release; unknown if the operation's context is done
+//	408, other 5xx                        unknown
+//	other 4xx                             failure
+//	panic, Goexit, abort                  unknown: 500 operation-aborted, and the panic goes on
+//	context done and nothing written      unknown: 409 outcome-unknown
+//	fewer bytes than Content-Length said  unknown: 409 outcome-unknown
+//	hijacked                              success, not replayable
+//	longer than WithMaxResponse           as the status says, not replayable
+//
+// # Errors, codes, events and metrics
+//
+// One word per idea. A refusal over HTTP is a problem document (RFC 9457) whose
+// code is the second column; a store is never written to by a refusal.
+// Retryable means that the same key may be sent again.
+//
+//	error                   code, status             retryable  event          metric
+//	-                       -                        -          claimed        idempotent_claimed
+//	-                       -                        -          completed      idempotent_completed
+//	-                       -                        -          released       idempotent_released
+//	-                       -                        -          replayed       idempotent_replayed
+//	*InFlightError          in-flight 409            yes        in-flight      idempotent_in_flight
+//	-                       -                        -          waited         idempotent_waited
+//	ErrKeyReused            key-reused 422           no         key-reused     idempotent_key_reused
+//	ErrOutcomeUnknown       outcome-unknown 409      no         abandoned      idempotent_abandoned
+//	ErrResultUnavailable    result-unavailable 409   no         replayed       idempotent_replayed
+//	*FailedError            -                        no         replayed       idempotent_replayed
+//	ErrLost                 outcome-unknown 409      no         lost           idempotent_lost
+//	-                       -                        -          not-recorded   idempotent_not_recorded
+//	-                       -                        -          taken-over     idempotent_taken_over
+//	-                       -                        -          resolved       idempotent_resolved
+//	-                       -                        -          long-running   idempotent_long_running
+//	*StoreError             store-unavailable 503    yes        store-error    idempotent_store_error
+//	ErrClosed               store-unavailable 503    yes        -              -
+//	ErrNewerFormat          store-unavailable 503    yes        store-error    idempotent_store_error
+//	ErrFull                 store-full 503           yes        -              -
+//	ErrCorrupt              record-corrupt 500       no         store-error    idempotent_store_error
+//	ErrInvalid              internal 500             yes        -              -
+//	-                       operation-aborted 500    no         replayed       idempotent_replayed
+//	ErrUnauthenticated      unauthenticated 401      yes        -              -
+//	ErrKeyExpired           key-expired 412          no         -              -
+//	-                       key-missing 400          no         -              -
+//	-                       key-invalid 400          no         -              -
+//	-                       body-unreadable 400      yes        -              -
+//	-                       body-too-large 413       no         -              -
+//	-                       internal 500             yes        -              -
+//	-                       -                        -          evicted        idempotent_evicted
+//	-                       -                        -          unkeyed        idempotent_unkeyed
+//
+// A new key is safe only after key-missing and key-invalid, and where the
+// recorded outcome is a definite failure; the member new_key_safe says so.
+//
+// # Order of middleware
+//
+// Outside in: recover, request id and trace, CORS, compression, rate limit,
+// http.TimeoutHandler, authentication, idempotency, mux or handler. Refusals of
+// the layers outside are then never recorded, replays are compressed for the
+// client that asks, and a caller whose rights were revoked is refused before
+// the record is looked at. Browsers need Idempotency-Key and Prefer in
+// Access-Control-Allow-Headers, and Idempotent-Replayed, Retry-After, Location
+// and Preference-Applied in Access-Control-Expose-Headers.
 package idempotent
