@@ -3,6 +3,8 @@ module github.com/idempotent-go/idempotent
 go 1.26.0
 
 require (
-	github.com/stretchr/testify v1.12.1 // indirect
-	golang.org/x/sync v0.25.0 // indirect
+	github.com/stretchr/testify v1.12.1
+	golang.org/x/sync v0.25.0
 )
+
+require go.yaml.in/yaml/v3 v3.0.5 // indirect

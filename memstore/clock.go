@@ -1,0 +1,91 @@
+package memstore
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// tick is how late the coarse clock may be, give or take the scheduler.
+const tick = 10 * time.Millisecond
+
+// forever is the latest instant, 73 years after the store was made: later ones
+// are cut to it. Two of them can be added, and it leaves a word its phase bits.
+const forever = int64(1)<<61 - 1
+
+// off is what the coarse clock shows while it stands still.
+const off = -1
+
+// clock counts nanoseconds since the store was made, on the monotonic clock: a
+// jump of the wall clock neither cuts nor extends anything.
+type clock struct {
+	start  time.Time
+	coarse atomic.Int64 // the last tick, or off
+	asked  atomic.Bool  // coarse has been read since the last tick
+	timer  *time.Timer  // advances coarse; nil where there is no background
+}
+
+func newClock(background bool) *clock {
+	c := &clock{start: time.Now()}
+	c.coarse.Store(off)
+	if background {
+		c.timer = time.AfterFunc(tick, c.advance)
+	}
+	return c
+}
+
+// now reads the clock. Leases are decided by it.
+func (c *clock) now() int64 { return int64(time.Since(c.start)) }
+
+// roughly returns an instant that has passed at most a few milliseconds ago.
+// It is good enough for the retention of finished entries and saves reading
+// the clock, which costs as much as the look into the map.
+func (c *clock) roughly() int64 {
+	if c.timer == nil {
+		return c.now()
+	}
+	if t := c.coarse.Load(); t != off {
+		if !c.asked.Load() { // a store each time would bounce the cache line
+			c.asked.Store(true)
+		}
+		return t
+	}
+	t := c.now()
+	if c.coarse.CompareAndSwap(off, t) {
+		c.timer.Reset(tick)
+	}
+	return t
+}
+
+// advance is one tick. The clock stands still once nobody asks, so that an
+// idle process is not woken a hundred times a second, nor a test that lets a
+// day of fake time pass eight million times.
+func (c *clock) advance() {
+	if !c.asked.Swap(false) {
+		c.coarse.Store(off)
+		return
+	}
+	c.coarse.Store(c.now())
+	c.timer.Reset(tick)
+}
+
+// stop ends the ticking: now, or with the tick that is under way, since nobody
+// asks a closed store.
+func (c *clock) stop() {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+// after returns the instant d after t, or forever.
+func (c *clock) after(t int64, d time.Duration) int64 {
+	if int64(d) >= forever-t {
+		return forever
+	}
+	return t + int64(d)
+}
+
+// time returns instant t for people and other programs.
+func (c *clock) time(t int64) time.Time { return c.start.Add(time.Duration(t)) }
+
+// micros returns instant t as microseconds since 1970.
+func (c *clock) micros(t int64) int64 { return c.time(t).UnixMicro() }

@@ -1,0 +1,5 @@
+package memstore
+
+import "log/slog"
+
+var quiet = slog.New(slog.DiscardHandler)
