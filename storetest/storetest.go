@@ -1,0 +1,107 @@
+// Package storetest proves that a backend keeps the contract of
+// [idempotent.Store]. It holds every row of the state table and every rule as
+// a case with a name and a sentence that says why the rule is there.
+//
+// A backend whose clock is that of a server, or of the machine, calls Run with
+// nothing but the store:
+//
+//	func TestStore(t *testing.T) {
+//		storetest.Run(t, func(t *testing.T) storetest.Harness {
+//			s := mystore.New(connect(t))
+//			t.Cleanup(func() { s.Close() })
+//			return storetest.Harness{Store: s}
+//		})
+//	}
+//
+// Leases of cases that wait for a lapse are 50 ms long, all others a minute:
+// the suite waits for real, several cases at a time, and takes a few seconds.
+// More cases wait together under a higher -parallel flag.
+//
+// A store that lives in the process runs on the fake clock of a
+// [testing/synctest] bubble and takes no time at all:
+//
+//	return storetest.Harness{Store: s, Wrap: synctest.Test}
+//
+// The package also has a store that fails on command, [Faulty], and the
+// benchmarks that every backend shares, [Bench].
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/idempotent-go/idempotent"
+)
+
+// Harness is one store to be tested, and what the suite may do to it.
+type Harness struct {
+	// Store is the store under test, without data of other cases where it is
+	// an [idempotent.Sweeper]. Others may share a server: keys are random.
+	Store idempotent.Store
+
+	// Second returns another handle on the same data, such as a second
+	// connection. nil: Store itself is used.
+	Second func() idempotent.Store
+
+	// Wrap runs a case, and calls the function it gets once; [synctest.Test]
+	// fits. nil: it is called directly, in parallel with other cases.
+	Wrap func(*testing.T, func(*testing.T))
+
+	// Advance lets a duration pass on the clock of this store and of no other
+	// case's. nil: [time.Sleep], which is fake time inside a synctest bubble.
+	Advance func(time.Duration)
+
+	// Corrupt damages what is stored under key, which then holds a running
+	// claim or a success with a result. It returns an error where it cannot.
+	// nil: the cases that need it are skipped.
+	Corrupt func(key string, c Corruption) error
+}
+
+// Corruption is a way in which a stored entry can be damaged.
+type Corruption int
+
+// The corruptions.
+const (
+	Foreign Corruption = iota + 1 // another key's entry, stored under this key's name
+	Garbage                       // something that is no entry at all
+	Missing                       // a finished entry whose result is not there, which differs from an empty one
+	Newer                         // an entry whose format number is one higher than the store knows
+)
+
+// String returns the name of the constant.
+func (c Corruption) String() string {
+	switch c {
+	case Foreign:
+		return "Foreign"
+	case Garbage:
+		return "Garbage"
+	case Missing:
+		return "Missing"
+	case Newer:
+		return "Newer"
+	}
+	return "Corruption(?)"
+}
+
+// Run checks the store that open returns against every case, each in a subtest
+// of its own. A case that fails prints the rule it stands for.
+//
+// open is called once for each case, inside Wrap, so that the goroutines and
+// timers of the store belong to the bubble; it registers what is to be closed
+// with the Cleanup of the t it gets. Before that it is called once outside, to
+// learn what Wrap is: that store is not used, and lives until Run ends.
+func Run(t *testing.T, open func(t *testing.T) Harness) {
+	t.Helper()
+	// Not in a subtest: the -run flag could then leave it out.
+	wrap := open(t).Wrap
+	for _, c := range allCases() {
+		t.Run(c.name, func(t *testing.T) {
+			if wrap == nil {
+				t.Parallel()
+				c.check(t, open(t))
+				return
+			}
+			wrap(t, func(t *testing.T) { c.check(t, open(t)) })
+		})
+	}
+}
