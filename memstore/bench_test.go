@@ -58,7 +58,7 @@ func BenchmarkReplay(b *testing.B) {
 			}
 		})
 	})
-	for _, background := range []time.Duration{time.Minute, 0} {
+	for _, background := range []time.Duration{0, time.Minute} {
 		b.Run("background="+background.String(), func(b *testing.B) {
 			s := New(WithSweepInterval(background))
 			defer s.Close()

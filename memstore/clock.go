@@ -8,9 +8,9 @@ import (
 // tick is how late the coarse clock may be, give or take the scheduler.
 const tick = 10 * time.Millisecond
 
-// forever is the latest instant, 73 years after the store was made: later ones
+// forever is the latest instant, 146 years after the store was made: later ones
 // are cut to it. Two of them can be added, and it leaves a word its phase bits.
-const forever = int64(1)<<61 - 1
+const forever = int64(1)<<62 - 1
 
 // off is what the coarse clock shows while it stands still.
 const off = -1

@@ -157,17 +157,15 @@ func (s *Store) find(ctx context.Context, key string) (found, error) {
 }
 
 // entry is what callers are told of f.
-func (s *Store) entry(f found) idempotent.Entry {
+func (s *Store) entry(f found) (e idempotent.Entry) {
 	sl, end := f.slot, f.word.end()
-	e := idempotent.Entry{
-		Key:         sl.key,
-		Claimed:     s.clock.time(sl.first),
-		Expires:     s.clock.time(end),
-		Fingerprint: sl.fingerprint,
-		Owner:       sl.owner,
-		Trace:       sl.trace,
-		Fence:       sl.fence,
-	}
+	e.Key = sl.key
+	e.Claimed = s.clock.time(sl.first)
+	e.Expires = s.clock.time(end)
+	e.Fingerprint = sl.fingerprint
+	e.Owner = sl.owner
+	e.Trace = sl.trace
+	e.Fence = sl.fence
 	switch {
 	case f.word.phase() == done:
 		e.Status, e.Unknown, e.Result = sl.status(), sl.unknown, sl.result
