@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// benchmarkJSON returns a document of about size bytes as an API client sends
+// fingerprintBenchJSON returns a document of about size bytes as an API client sends
 // it: an order with nested lines, its members not in canonical order.
-func benchmarkJSON(t testing.TB, size int) []byte {
+func fingerprintBenchJSON(t testing.TB, size int) []byte {
 	t.Helper()
 	type line struct {
 		SKU   string            `json:"sku"`
@@ -42,7 +42,7 @@ func benchmarkJSON(t testing.TB, size int) []byte {
 
 func BenchmarkFingerprint(b *testing.B) {
 	for _, size := range []int{1 << 10, 64 << 10} {
-		body := benchmarkJSON(b, size)
+		body := fingerprintBenchJSON(b, size)
 		r := httptest.NewRequest("POST", "/orders", nil)
 		r.Header.Set("Content-Type", "application/json; charset=utf-8")
 
