@@ -42,6 +42,7 @@ type recorder struct {
 	header   http.Header     // the handler's own; nil until it asks for it
 	outer    []string        // the names in w when header was copied from it
 	status   int             // final status; 0 until there is one
+	silent   bool            // the handler returned without one
 	length   int64           // declared Content-Length, or -1
 	written  int64           // bytes the handler tried to write
 	fields   []responseField // what the handler set, frozen with the status
@@ -185,19 +186,18 @@ func (rec *recorder) finish(keepCookies bool) capture {
 		hijacked: rec.hijacked || rec.status == http.StatusSwitchingProtocols,
 		tooLarge: rec.tooLarge,
 	}
-	status := rec.status
 	switch {
-	case rec.hijacked && status == 0:
+	case rec.status != 0:
+	case rec.hijacked:
 		// The handler wrote the answer itself. Nobody knows which; leaving
 		// HTTP is what 101 means.
-		status = http.StatusSwitchingProtocols
-	case status == 0:
-		rec.freeze(http.StatusOK)
-		rec.status, status = 0, http.StatusOK
+		rec.status = http.StatusSwitchingProtocols
 	default:
-		c.mismatch = rec.length >= 0 && rec.written != rec.length &&
-			rec.method != http.MethodHead && responseBodyAllowed(status)
+		rec.silent = true
+		rec.freeze(http.StatusOK)
 	}
+	c.mismatch = !rec.hijacked && rec.length >= 0 && rec.written != rec.length &&
+		rec.method != http.MethodHead && responseBodyAllowed(rec.status)
 	if !rec.typed && !rec.tooLarge && !rec.hijacked {
 		rec.resolveType(false)
 	}
@@ -207,10 +207,10 @@ func (rec *recorder) finish(keepCookies bool) capture {
 	c.cut = rec.failed && !rec.wentOn && !(rec.length >= 0 && rec.written == rec.length)
 
 	c.response = responseRecord{
-		status:       status,
+		status:       rec.status,
 		unreplayable: c.hijacked || c.tooLarge || c.mismatch || c.cut,
 	}
-	if !c.response.unreplayable && responseHasContent(status) {
+	if !c.response.unreplayable && responseHasContent(rec.status) {
 		c.response.body = rec.body.String()
 	}
 	rec.addTrailers()
@@ -227,8 +227,8 @@ func (rec *recorder) deliver() {
 	switch {
 	case rec.hijacked:
 		return
-	case rec.status == 0:
-		// Nothing was written: an outer layer may still answer.
+	case rec.silent:
+		// An outer layer may still answer.
 		rec.applyFields(rec.w.Header())
 	case !rec.live:
 		rec.live = true
@@ -410,9 +410,7 @@ func (rec *recorder) freeze(status int) {
 			continue // only a replay may say so
 		}
 		first := len(values)
-		for _, v := range set {
-			values = append(values, recorderValue(v))
-		}
+		values = append(values, set...)
 		f.values = values[first:len(values):len(values)]
 		rec.fields = append(rec.fields, f)
 	}
@@ -423,20 +421,12 @@ func (rec *recorder) freeze(status int) {
 			rec.fields = append(rec.fields, responseField{name: name, kind: responseRemove})
 		}
 	}
-	if declared, err := strconv.ParseInt(rec.header.Get("Content-Length"), 10, 64); err == nil && declared >= 0 {
-		rec.length = declared
+	if text := rec.header.Get("Content-Length"); text != "" {
+		if declared, err := strconv.ParseInt(text, 10, 64); err == nil && declared >= 0 {
+			rec.length = declared
+		}
 	}
 }
-
-// recorderValue returns v as HTTP/1 can send it.
-func recorderValue(v string) string {
-	if responseValidValue(v) {
-		return v
-	}
-	return recorderNewlines.Replace(v)
-}
-
-var recorderNewlines = strings.NewReplacer("\r", " ", "\n", " ", "\x00", " ")
 
 // resolveType settles Content-Type where the handler left it to net/http,
 // which looks at the first bytes it has when the head leaves: none, if that is
@@ -452,10 +442,12 @@ func (rec *recorder) resolveType(flushed bool) {
 	if coding, _ := rec.head("Content-Encoding"); len(coding) > 0 && coding[0] != "" {
 		return
 	}
-	te, _ := rec.head("Transfer-Encoding")
+	if te, _ := rec.head("Transfer-Encoding"); len(te) > 0 {
+		return // HTTP/1 guesses nothing then, HTTP/2 does
+	}
 	f := responseField{name: "Content-Type", kind: responseSet}
 	switch held := rec.body.String(); {
-	case len(te) > 0 && te[0] != "" || held == "" && flushed:
+	case held == "" && flushed:
 		// Suppressed: a replay has the whole body at hand and would guess.
 	case held == "":
 		return
@@ -532,30 +524,27 @@ func (rec *recorder) addTrailer(kind responseKind, name string, values []string)
 	if http.CanonicalHeaderKey(name) == responseReplayed {
 		return
 	}
-	f := responseField{name: name, kind: kind, values: slices.Clone(values)}
-	for i, v := range f.values {
-		f.values[i] = recorderValue(v)
-	}
-	rec.fields = append(rec.fields, f)
+	rec.fields = append(rec.fields, responseField{name: name, kind: kind, values: slices.Clone(values)})
 }
 
 // recordedFields returns the fields that come back in a replay: the first of
 // rec.fields, after sorting.
 func (rec *recorder) recordedFields(tombstone, keepCookies bool) []responseField {
 	// net/http sends no trailers where a length is declared.
-	trailers := rec.length < 0 && responseBodyAllowed(rec.status) || rec.status == 0
+	trailers := rec.length < 0 && responseBodyAllowed(rec.status)
 	connection, _ := rec.head("Connection")
 	recorded := 0
 	for i := range rec.fields {
 		f := &rec.fields[i]
-		keep := responseRecorded(f, connection, keepCookies) && (trailers || f.kind < responseTrailer)
-		switch f.name {
-		case "Content-Length":
-			// Of an answer to HEAD there is no body to measure.
+		keep := responseRecorded(f, connection, keepCookies)
+		switch {
+		case tombstone:
+			keep = f.name == "Location" && f.kind <= responseAdd
+		case f.kind >= responseTrailer:
+			keep = keep && trailers
+		case f.name == "Content-Length":
+			// An answer to HEAD has no body that could be measured instead.
 			keep = rec.method == http.MethodHead && rec.length >= 0
-		case "Location":
-		default:
-			keep = keep && !tombstone
 		}
 		f.skip = !keep
 		if keep {

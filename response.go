@@ -155,9 +155,10 @@ func decodeResponse(s string) (responseRecord, error) {
 	}
 	r.length = in.text()
 	r.body = in.rest
+	var digits [20]byte
 	switch {
 	case in.bad != "":
-	case r.length != strconv.Itoa(len(r.body)):
+	case r.length != string(strconv.AppendInt(digits[:0], int64(len(r.body)), 10)):
 		in.fail("length of the body")
 	case r.body != "" && (r.unreplayable || !responseHasContent(r.status)):
 		in.fail("body")
@@ -168,7 +169,8 @@ func decodeResponse(s string) (responseRecord, error) {
 	return r, nil
 }
 
-// encode returns the recorded form.
+// encode returns the recorded form. Line breaks and zero bytes in values become
+// spaces, as in what HTTP/1 sends.
 func (r *responseRecord) encode() string {
 	var digits [20]byte
 	length := strconv.AppendInt(digits[:0], int64(len(r.body)), 10)
@@ -199,6 +201,9 @@ func (r *responseRecord) encode() string {
 		out.number(len(f.values)<<3 | int(f.kind))
 		out.text(f.name)
 		for _, v := range f.values {
+			if !responseValidValue(v) {
+				v = responseBreaks.Replace(v)
+			}
 			out.text(v)
 		}
 	}
@@ -550,6 +555,8 @@ func responseValidName(name string) bool {
 
 // responseValidValue reports whether a field value ends where it should.
 func responseValidValue(v string) bool { return !strings.ContainsAny(v, "\r\n\x00") }
+
+var responseBreaks = strings.NewReplacer("\r", " ", "\n", " ", "\x00", " ")
 
 // responseTokens splits a list field into its elements.
 func responseTokens(list string) []string {
