@@ -198,7 +198,8 @@ func (g *Guard) look(ctx context.Context, key string) (e Entry, err error) {
 		e, ok, err = g.store.Load(ctx, key)
 		return err
 	})
-	if err == nil && !ok {
+	if err == nil && (!ok || g.takeOver && abandoned(e)) {
+		// Another instance can run it.
 		err = fmt.Errorf("%w: the guard is draining", ErrClosed)
 	}
 	return e, err

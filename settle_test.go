@@ -1,0 +1,290 @@
+package idempotent_test
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/memstore"
+	"github.com/idempotent-go/idempotent/storetest"
+)
+
+// B66: a store that fails at completion takes nothing from the caller.
+func TestB66_CompletionIsRepeatedInTheBackground(t *testing.T) {
+	bubble(t, "until the store answers", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpComplete, func(context.Context, string) error { return errBoom })
+		rec, replayed, err := b.Run(t.Context(), "k", b.succeed("once"))
+		require.NoError(t, err)
+		require.False(t, replayed)
+		require.Equal(t, "once", rec.Result)
+
+		time.Sleep(5 * time.Second)
+		_, _, err = b.Run(t.Context(), "k", b.succeed(""))
+		var inFlight *idempotent.InFlightError
+		require.ErrorAs(t, err, &inFlight)
+
+		b.store.Before(storetest.OpComplete, nil)
+		time.Sleep(5 * time.Second)
+		rec, replayed, err = b.Run(t.Context(), "k", b.succeed(""))
+		require.NoError(t, err)
+		require.True(t, replayed)
+		require.Equal(t, "once", rec.Result)
+		require.EqualValues(t, 1, b.runs.Load())
+		require.Equal(t, 1, b.events.count(idempotent.EventCompleted))
+		require.Zero(t, b.events.count(idempotent.EventNotRecorded))
+	})
+	bubble(t, "or the lease ends", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpComplete, func(context.Context, string) error { return errBoom })
+		_, _, err := b.Run(t.Context(), "k", b.succeed("once"))
+		require.NoError(t, err)
+		time.Sleep(29 * time.Second)
+		require.Zero(t, b.events.count(idempotent.EventNotRecorded))
+		time.Sleep(2 * time.Second)
+		require.Equal(t, 1, b.events.count(idempotent.EventNotRecorded))
+		tried := b.store.Calls(storetest.OpComplete)
+		require.Greater(t, tried, 10)
+		b.store.Before(storetest.OpComplete, nil)
+		time.Sleep(time.Minute)
+		require.Equal(t, tried, b.store.Calls(storetest.OpComplete))
+		_, _, err = b.Run(t.Context(), "k", b.succeed(""))
+		require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
+		require.EqualValues(t, 1, b.runs.Load())
+	})
+	bubble(t, "a full store is asked again", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpComplete, func(context.Context, string) error { return idempotent.ErrFull })
+		_, _, err := b.Run(t.Context(), "k", b.succeed("once"))
+		require.NoError(t, err)
+		b.store.Before(storetest.OpComplete, nil)
+		time.Sleep(time.Second)
+		e, _ := b.load(t, "k")
+		require.Equal(t, idempotent.Success, e.Status)
+	})
+	bubble(t, "a stalled store holds the caller for one timeout", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpComplete, func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		began := time.Now()
+		_, _, err := b.Run(t.Context(), "k", b.succeed("once"))
+		require.NoError(t, err)
+		require.Equal(t, idempotent.DefaultStoreTimeout, time.Since(began))
+	})
+	bubble(t, "a lost reply changes nothing", func(t *testing.T) {
+		b := newGuardBench(t)
+		lost := false
+		b.store.After(storetest.OpComplete, func(context.Context, string) error {
+			if lost {
+				return nil
+			}
+			lost = true
+			return errBoom
+		})
+		_, _, err := b.Run(t.Context(), "k", b.succeed("once"))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, b.events.count(idempotent.EventCompleted))
+		require.Equal(t, 2, b.store.Calls(storetest.OpComplete))
+	})
+	bubble(t, "also after the lease has ended under the operation", func(t *testing.T) {
+		b := newGuardBench(t, idempotent.WithLease(time.Second))
+		b.store.Before(storetest.OpRenew, func(context.Context, string) error { return errBoom })
+		b.store.Before(storetest.OpComplete, func(context.Context, string) error { return errBoom })
+		var cause error
+		_, _, err := b.Run(t.Context(), "k", sleepOp(10*time.Second, &cause))
+		require.NoError(t, err)
+		b.store.Before(storetest.OpComplete, nil)
+		time.Sleep(500 * time.Millisecond)
+		e, _ := b.load(t, "k")
+		require.Equal(t, idempotent.Success, e.Status, "the process is alive and knows the outcome")
+	})
+}
+
+// C009, C018: a release that fails is repeated, too.
+func TestReleaseIsRepeatedInTheBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpRelease, func(context.Context, string) error { return errBoom })
+		_, _, err := b.Run(t.Context(), "k", func(context.Context) (idempotent.Class, string) { return idempotent.ClassRelease, "" })
+		require.NoError(t, err)
+		b.store.Before(storetest.OpRelease, nil)
+		time.Sleep(time.Second)
+		_, replayed, err := b.Run(t.Context(), "k", b.succeed(""))
+		require.NoError(t, err)
+		require.False(t, replayed)
+		require.Equal(t, 1, b.events.count(idempotent.EventReleased))
+	})
+}
+
+// B65: a claim that was never answered frees itself, also when it lands late.
+func TestB65_UnansweredClaimIsReleased(t *testing.T) {
+	bubble(t, "the reply was lost", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.After(storetest.OpClaim, func(context.Context, string) error { return errBoom })
+		_, _, err := b.Run(t.Context(), "k", b.succeed(""))
+		require.ErrorIs(t, err, errBoom)
+		synctest.Wait()
+		_, ok := b.load(t, "k")
+		require.False(t, ok)
+		require.Zero(t, b.runs.Load())
+	})
+	for _, delay := range []time.Duration{3 * time.Second, 10 * time.Second, 31 * time.Second} {
+		bubble(t, "it lands after "+delay.String(), func(t *testing.T) {
+			mem := memstore.New()
+			late := &lateClaims{Store: mem, delay: delay}
+			g := idempotent.New(late, idempotent.WithLogger(slog.New(slog.DiscardHandler)))
+			_, _, err := g.Run(t.Context(), "k", func(context.Context) (idempotent.Class, string) {
+				t.Error("the operation ran")
+				return idempotent.ClassSuccess, ""
+			})
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NoError(t, g.Drain(t.Context()))
+			require.True(t, late.landed.Load())
+			_, ok, err := mem.Load(t.Context(), "k")
+			require.NoError(t, err)
+			require.False(t, ok)
+			require.NoError(t, mem.Close())
+		})
+	}
+	bubble(t, "another attempt is not disturbed", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpClaim, func(context.Context, string) error { return errBoom })
+		_, _, err := b.Run(t.Context(), "k", b.succeed(""))
+		require.ErrorIs(t, err, errBoom)
+		b.store.Before(storetest.OpClaim, nil)
+		_, replayed, err := b.Run(t.Context(), "k", b.succeed("second"))
+		require.NoError(t, err)
+		require.False(t, replayed)
+		time.Sleep(time.Hour)
+		rec, replayed, err := b.Run(t.Context(), "k", b.succeed(""))
+		require.NoError(t, err)
+		require.True(t, replayed)
+		require.Equal(t, "second", rec.Result)
+	})
+	bubble(t, "an answer later than the lease is none", func(t *testing.T) {
+		b := newGuardBench(t, idempotent.WithLease(time.Second))
+		b.store.After(storetest.OpClaim, func(context.Context, string) error {
+			time.Sleep(1500 * time.Millisecond)
+			return nil
+		})
+		_, _, err := b.Run(t.Context(), "k", b.succeed(""))
+		var storeErr *idempotent.StoreError
+		require.ErrorAs(t, err, &storeErr)
+		synctest.Wait()
+		_, ok := b.load(t, "k")
+		require.False(t, ok)
+		require.Zero(t, b.runs.Load())
+	})
+	bubble(t, "a long outage ends", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.After(storetest.OpClaim, func(context.Context, string) error {
+			b.store.Down(errBoom)
+			return errBoom
+		})
+		for _, key := range []string{"a", "b", "c"} {
+			b.store.Up()
+			_, _, err := b.Run(t.Context(), key, b.succeed(""))
+			require.ErrorIs(t, err, errBoom)
+		}
+		time.Sleep(time.Hour)
+		b.store.After(storetest.OpClaim, nil)
+		b.store.Up()
+		time.Sleep(10 * time.Second)
+		for _, key := range []string{"a", "b", "c"} {
+			_, ok := b.load(t, key)
+			require.False(t, ok)
+		}
+		require.NoError(t, b.Drain(t.Context()))
+	})
+}
+
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newGuardBench(t)
+		_, _, err := b.Run(t.Context(), "done", b.succeed("done"))
+		require.NoError(t, err)
+		var cause error
+		go func() { _, _, _ = b.Run(context.Background(), "slow", sleepOp(10*time.Second, &cause)) }()
+		synctest.Wait()
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err = b.Drain(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "1 still running")
+
+		// B83: no new claims, but replays and the truth about running ones.
+		_, _, err = b.Run(t.Context(), "new", b.succeed(""))
+		require.ErrorIs(t, err, idempotent.ErrClosed)
+		_, ok := b.load(t, "new")
+		require.False(t, ok)
+		rec, replayed, err := b.Run(t.Context(), "done", b.succeed(""))
+		require.NoError(t, err)
+		require.True(t, replayed)
+		require.Equal(t, "done", rec.Result)
+		_, _, err = b.Run(t.Context(), "slow", b.succeed(""))
+		var inFlight *idempotent.InFlightError
+		require.ErrorAs(t, err, &inFlight)
+		_, _, err = b.Run(t.Context(), "done", b.succeed(""), idempotent.WithCallFingerprint("other"))
+		require.ErrorIs(t, err, idempotent.ErrKeyReused)
+
+		// A duplicate may still wait for a running one.
+		rec, replayed, err = b.Run(t.Context(), "slow", b.succeed(""), idempotent.WithCallWait(time.Minute))
+		require.NoError(t, err)
+		require.True(t, replayed)
+		require.Equal(t, "done", rec.Result)
+		require.NoError(t, b.Drain(t.Context()))
+		require.NoError(t, b.Drain(t.Context()))
+		require.NoError(t, cause)
+	})
+	bubble(t, "waits for bookkeeping", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpComplete, func(context.Context, string) error { return errBoom })
+		_, _, err := b.Run(t.Context(), "k", b.succeed(""))
+		require.NoError(t, err)
+		go func() {
+			time.Sleep(5 * time.Second)
+			b.store.Before(storetest.OpComplete, nil)
+		}()
+		require.NoError(t, b.Drain(t.Context()))
+		e, _ := b.load(t, "k")
+		require.Equal(t, idempotent.Success, e.Status)
+	})
+	bubble(t, "takes over nothing", func(t *testing.T) {
+		b := newGuardBench(t, idempotent.WithTakeOver(), idempotent.WithLease(time.Second))
+		_, ok, err := b.store.Claim(t.Context(), "k", idempotent.Claim{Owner: "dead", Lease: time.Second, Keep: time.Hour, TakeOver: true})
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.NoError(t, b.Drain(t.Context()))
+		time.Sleep(2 * time.Second)
+		_, _, err = b.Run(t.Context(), "k", b.succeed(""))
+		require.ErrorIs(t, err, idempotent.ErrClosed, "another instance can take it over")
+		require.Zero(t, b.runs.Load())
+	})
+}
+
+// lateClaims is a store that no claim reaches in time.
+type lateClaims struct {
+	idempotent.Store
+	delay  time.Duration
+	landed atomic.Bool
+}
+
+func (s *lateClaims) Claim(ctx context.Context, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
+	go func() {
+		time.Sleep(s.delay)
+		_, ok, _ := s.Store.Claim(context.Background(), key, c)
+		s.landed.Store(ok)
+	}()
+	<-ctx.Done()
+	return idempotent.Entry{}, false, ctx.Err()
+}
