@@ -215,7 +215,6 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"WithFailureRetention":                 func() { idempotent.WithFailureRetention(time.Microsecond) },
 		"WithStoreTimeout":                     func() { idempotent.WithStoreTimeout(0) },
 		"WithLogger":                           func() { idempotent.WithLogger(nil) },
-		"WithObserver":                         func() { idempotent.WithObserver(nil) },
 		"WithCallCodec":                        func() { idempotent.WithCallCodec(nil) },
 		"WithCallClassify":                     func() { idempotent.WithCallClassify(nil) },
 		"With: WithObserver belongs to New":    func() { idempotent.New(store).With(idempotent.WithObserver(&eventLog{})) },

@@ -80,12 +80,9 @@ func WithLogger(l *slog.Logger) Option {
 	return Option{name: "WithLogger", alone: true, apply: func(g *Guard) { g.log.logger = l }}
 }
 
-// WithObserver sets who is told of every event; nobody by default. It is an
-// option of [New] alone.
+// WithObserver sets who is told of every event; nil, the default, is nobody
+// and costs nothing. It is an option of [New] alone.
 func WithObserver(o Observer) Option {
-	if o == nil {
-		panic("idempotent: WithObserver: the Observer is nil; leave the option out")
-	}
 	return Option{name: "WithObserver", alone: true, apply: func(g *Guard) { g.log.observer = o }}
 }
 
