@@ -15,6 +15,7 @@ type testCase struct {
 // allCases returns the whole suite.
 func allCases() []testCase {
 	return slices.Concat(
+		modelCases, // first, since they take longest
 		claimCases,
 		takeOverCases,
 		renewCases,
@@ -28,9 +29,9 @@ func allCases() []testCase {
 		resendCases,
 		handleCases,
 		raceCases,
+		roomCases,
 		abilityCases,
 		corruptionCases,
-		modelCases,
 	)
 }
 

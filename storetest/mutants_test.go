@@ -746,6 +746,21 @@ func ruleMutants() []mutant {
 			kills: []string{"C130_KeyWhoseBytesChange"},
 		},
 		{
+			name:  "owners, fingerprints and traces are not copied",
+			plant: func(r *reference, _ *Harness) { r.keep = func(text string) string { return text } },
+			kills: []string{"C130_TextsWhoseBytesChange"},
+		},
+		{
+			name:  "a flood washes running claims away",
+			plant: func(r *reference, h *Harness) { h.Store = &bounded{reference: r, claims: true} },
+			kills: []string{"FloodEvictsNoClaim"},
+		},
+		{
+			name:  "an outcome makes room for itself",
+			plant: func(r *reference, h *Harness) { h.Store = &bounded{reference: r} },
+			kills: []string{"FloodEvictsNoClaim"},
+		},
+		{
 			name: "results are made valid UTF-8",
 			plant: edit(model.Complete, func(_, after *model.State, _ time.Time, _ model.Event) {
 				after.Entry.Result = strings.ToValidUTF8(after.Entry.Result, "\ufffd")
@@ -842,6 +857,33 @@ func (l leaving) Claim(ctx context.Context, key string, c idempotent.Claim) (ide
 func (l leaving) Load(ctx context.Context, key string) (idempotent.Entry, bool, error) {
 	time.Sleep(time.Millisecond) // the release above has happened
 	return l.reference.Load(ctx, key)
+}
+
+// bounded is a store that holds 10,000 entries, and then evicts the oldest
+// claim or the newest outcome.
+type bounded struct {
+	*reference
+	claims bool
+	first  string // key that was claimed first
+	n      int
+}
+
+func (b *bounded) Claim(ctx context.Context, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
+	if b.first == "" {
+		b.first = key
+	}
+	return b.reference.Claim(ctx, key, c)
+}
+
+func (b *bounded) Complete(ctx context.Context, key, owner string, o idempotent.Outcome) error {
+	err := b.reference.Complete(ctx, key, owner, o)
+	if b.n++; b.n == 10_000 && b.claims {
+		key = b.first
+	}
+	if b.n < 10_000 {
+		return err
+	}
+	return b.Delete(ctx, key)
 }
 
 // impatient is a store that reports a lost race as an outage.

@@ -21,6 +21,7 @@ type reference struct {
 	clock   func() time.Time
 	context func(ctx context.Context) error // what ends a call before the decision
 	name    func(key string) string         // under which a key is stored
+	keep    func(text string) string        // what is stored of an owner, a fingerprint and a trace
 	sweep   func(s model.State, now time.Time, counted bool) (model.State, idempotent.Swept)
 	refuse  func(op model.Op, damage error) error // the answer to a call on a damaged entry; nil: go on
 	split   func(changed bool) error              // look and store are two steps; an error gives up; nil: one step
@@ -37,6 +38,7 @@ func newReference() *reference {
 		clock:   time.Now,
 		context: func(ctx context.Context) error { return ctx.Err() },
 		name:    strings.Clone,
+		keep:    strings.Clone,
 		sweep:   sweepOne,
 		refuse:  func(_ model.Op, damage error) error { return damage },
 		states:  make(map[string]model.State),
@@ -80,13 +82,15 @@ func (r *reference) do(ctx context.Context, e model.Event) model.Answer {
 	before := r.states[name]
 	if r.split != nil {
 		r.mu.Unlock()
-		time.Sleep(1) // everybody looks before anybody stores
+		time.Sleep(time.Nanosecond) // everybody looks before anybody stores
 		r.mu.Lock()
 		if err := r.split(r.states[name] != before); err != nil {
 			return model.Answer{Err: err}
 		}
 	}
-	e.Key = strings.Clone(e.Key)
+	e.Key, e.Owner = strings.Clone(e.Key), r.keep(e.Owner)
+	e.Claim.Owner, e.Claim.Trace = r.keep(e.Claim.Owner), r.keep(e.Claim.Trace)
+	e.Claim.Fingerprint, e.Outcome.Fingerprint = r.keep(e.Claim.Fingerprint), r.keep(e.Outcome.Fingerprint)
 	after, answer := r.step(before, r.clock(), e)
 	r.states[name] = after
 	if after.Entry.Status != idempotent.Pending || e.Op == model.Claim && answer.OK {

@@ -15,7 +15,6 @@
 //
 // Leases of cases that wait for a lapse are 50 ms long, all others a minute:
 // the suite waits for real, several cases at a time, and takes a few seconds.
-// More cases wait together under a higher -parallel flag.
 //
 // A store that lives in the process runs on the fake clock of a
 // [testing/synctest] bubble and takes no time at all:
@@ -27,6 +26,7 @@
 package storetest
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -40,15 +40,17 @@ type Harness struct {
 	Store idempotent.Store
 
 	// Second returns another handle on the same data, such as a second
-	// connection. nil: Store itself is used.
+	// connection. A case calls it once at most. nil: Store itself is used.
 	Second func() idempotent.Store
 
 	// Wrap runs a case, and calls the function it gets once; [synctest.Test]
-	// fits. nil: it is called directly, in parallel with other cases.
+	// fits. nil: it is called directly, up to eight cases at a time.
 	Wrap func(*testing.T, func(*testing.T))
 
 	// Advance lets a duration pass on the clock of this store and of no other
-	// case's. nil: [time.Sleep], which is fake time inside a synctest bubble.
+	// case's. A server double that tells the time by one clock and lets keys
+	// expire by another needs both stopped, and moved together. nil:
+	// [time.Sleep], which is fake time inside a synctest bubble.
 	Advance func(time.Duration)
 
 	// Corrupt damages what is stored under key, which then holds a running
@@ -83,6 +85,9 @@ func (c Corruption) String() string {
 	return "Corruption(?)"
 }
 
+// atOnce is how many cases run at a time where they wait for a real clock.
+const atOnce = 8
+
 // Run checks the store that open returns against every case, each in a subtest
 // of its own. A case that fails prints the rule it stands for.
 //
@@ -94,14 +99,24 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 	t.Helper()
 	// Not in a subtest: the -run flag could then leave it out.
 	wrap := open(t).Wrap
+	if wrap != nil {
+		for _, c := range allCases() {
+			t.Run(c.name, func(t *testing.T) {
+				wrap(t, func(t *testing.T) { c.check(t, open(t)) })
+			})
+		}
+		return
+	}
+	// Cases sleep more than they work, so that the -parallel flag, which is
+	// about processors, would make them wait for each other.
+	var running sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
 	for _, c := range allCases() {
-		t.Run(c.name, func(t *testing.T) {
-			if wrap == nil {
-				t.Parallel()
-				c.check(t, open(t))
-				return
-			}
-			wrap(t, func(t *testing.T) { c.check(t, open(t)) })
+		slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slots }()
+			t.Run(c.name, func(t *testing.T) { c.check(t, open(t)) })
 		})
 	}
+	running.Wait()
 }

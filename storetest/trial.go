@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/idempotent-go/idempotent"
@@ -50,6 +51,7 @@ func newTrial(t tb, h Harness) *trial {
 	if h.Advance == nil {
 		h.Advance = time.Sleep
 	}
+	h.Second = sync.OnceValue(h.Second) // a handle may be a connection
 	return &trial{tb: t, Harness: h, ctx: t.Context()}
 }
 
