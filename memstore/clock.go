@@ -19,13 +19,16 @@ const off = -1
 // jump of the wall clock neither cuts nor extends anything.
 type clock struct {
 	start  time.Time
+	unix   int64        // seconds of start since 1970
+	nanos  int64        // and what is beyond them
 	coarse atomic.Int64 // the last tick, or off
 	asked  atomic.Bool  // coarse has been read since the last tick
 	timer  *time.Timer  // advances coarse; nil where there is no background
 }
 
 func newClock(background bool) *clock {
-	c := &clock{start: time.Now()}
+	now := time.Now()
+	c := &clock{start: now, unix: now.Unix(), nanos: int64(now.Nanosecond())}
 	c.coarse.Store(off)
 	if background {
 		c.timer = time.AfterFunc(tick, c.advance)
@@ -84,8 +87,11 @@ func (c *clock) after(t int64, d time.Duration) int64 {
 	return t + int64(d)
 }
 
-// time returns instant t for people and other programs.
-func (c *clock) time(t int64) time.Time { return c.start.Add(time.Duration(t)) }
+// time returns instant t for people and other programs. It is start.Add at half
+// the price, and an entry has three of them.
+func (c *clock) time(t int64) time.Time {
+	return time.Unix(c.unix+t/int64(time.Second), c.nanos+t%int64(time.Second))
+}
 
 // micros returns instant t as microseconds since 1970.
 func (c *clock) micros(t int64) int64 { return c.time(t).UnixMicro() }

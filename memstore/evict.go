@@ -32,13 +32,13 @@ const warnEvery = time.Minute
 func (s *Store) Sweep(ctx context.Context) (idempotent.Swept, error) {
 	var n idempotent.Swept
 	err := s.sweepAge(ctx, &n)
-	for err == nil && s.over(s.maxEntries) {
+	for err == nil {
 		expired, evicted := s.makeRoom(ctx, s.maxEntries, nil)
-		n.Expired += expired
-		n.Evicted += evicted
 		if expired+evicted == 0 {
 			break
 		}
+		n.Expired += expired
+		n.Evicted += evicted
 		err = s.ready(ctx)
 	}
 	if n.Abandoned > 0 {
@@ -47,16 +47,20 @@ func (s *Store) Sweep(ctx context.Context) (idempotent.Swept, error) {
 	return n, err
 }
 
-// sweepAge looks at every entry once.
+// sweepAge looks at every entry once. Claims have no order of their own: they
+// are few, or short, so that going through all entries once in a while costs
+// less than keeping one.
 func (s *Store) sweepAge(ctx context.Context, n *idempotent.Swept) error {
 	err := s.ready(ctx)
 	if err != nil {
 		return err
 	}
+	s.gone.forget()
 	now, seen := s.clock.now(), 0
 	s.slots.Range(func(_, v any) bool {
 		if seen++; seen%sweepChunk == 0 {
 			if err = s.ready(ctx); err != nil {
+				s.gone.lower(now) // the rest has not been looked at
 				return false
 			}
 			now = s.clock.now()
@@ -69,8 +73,13 @@ func (s *Store) sweepAge(ctx context.Context, n *idempotent.Swept) error {
 		if s.reportAbandoned(ctx, f) {
 			n.Abandoned++
 		}
-		if f.slot.past(f.word, now) && s.expire(ctx, f) {
-			n.Expired++
+		switch {
+		case f.slot.past(f.word, now):
+			if s.expire(ctx, f) {
+				n.Expired++
+			}
+		case f.word.phase() == pending:
+			s.gone.lower(f.word.end() + f.slot.keep)
 		}
 		return true
 	})
@@ -103,7 +112,8 @@ func (s *Store) observe(ctx context.Context, kind idempotent.EventKind, f found,
 	if s.observer == nil {
 		return
 	}
-	e := s.entry(f)
+	var e idempotent.Entry
+	s.tell(&e, f)
 	s.observer.Observe(ctx, idempotent.Event{
 		Kind: kind, Key: e.Key, Owner: e.Owner, Trace: e.Trace, Status: e.Status, Unknown: e.Unknown,
 		Age: time.Duration(f.now - since),
@@ -128,22 +138,40 @@ func (s *Store) over(entries int) bool {
 // admit counts one more claim of size bytes, after making room where that is
 // needed. On [idempotent.ErrFull] it has counted nothing.
 func (s *Store) admit(ctx context.Context, size int64) error {
-	running, _ := s.tally.add(1, 0)
+	claims, _ := s.tally.add(1, 0)
 	s.bytes.Add(size)
-	if running <= s.maxEntries {
-		if !s.over(s.tolerated()) {
-			return nil
-		}
-		// Whoever has removed all that one request may is let in, even if a
-		// large completion left more to do for those who follow.
-		expired, evicted := s.makeRoom(ctx, s.tolerated(), nil)
-		if expired+evicted >= mostRemoved || !s.over(s.tolerated()) {
-			return nil
-		}
+	if claims <= s.maxEntries && !s.over(s.tolerated()) {
+		return nil
+	}
+	if s.roomForClaim(ctx) || s.forgetAbandoned(ctx) && s.roomForClaim(ctx) {
+		return nil
 	}
 	s.tally.add(-1, 0)
 	s.bytes.Add(-size)
 	return idempotent.ErrFull
+}
+
+// roomForClaim reports whether the claim that has just been counted fits, and
+// makes room for it.
+func (s *Store) roomForClaim(ctx context.Context) bool {
+	if claims, _ := s.tally.load(); claims > s.maxEntries {
+		return false // whatever else goes
+	}
+	expired, evicted := s.makeRoom(ctx, s.tolerated(), nil)
+	// Whoever has removed all that one request may is let in, even where a
+	// large result has left more to do for those who follow.
+	return expired+evicted >= mostRemoved || !s.over(s.tolerated())
+}
+
+// forgetAbandoned removes claims that are past their Keep and reports whether
+// there were any. It goes through all entries and is the last resort before a
+// claim is refused; the bound spares most of those claims the way.
+func (s *Store) forgetAbandoned(ctx context.Context) bool {
+	var n idempotent.Swept
+	if s.gone.due(s.clock.now()) {
+		_ = s.sweepAge(ctx, &n)
+	}
+	return n.Expired > 0
 }
 
 // makeRoomAfter makes room after an outcome was recorded, and spares it.
@@ -154,19 +182,28 @@ func (s *Store) makeRoomAfter(ctx context.Context, finished *slot) {
 }
 
 // makeRoom removes entries while the store is over: those past their time,
-// and then, until both bounds are met, the oldest tenth of the finished ones
-// or more. It removes no more than about mostRemoved, never spared, and none
-// that is younger than WithMinAge.
+// and then the oldest tenth of the finished ones, or more until both bounds
+// are met. It removes no more than about mostRemoved and leaves the rest of
+// the tenth to the next call; never spared, and none younger than WithMinAge.
 func (s *Store) makeRoom(ctx context.Context, entries int, spared *slot) (expired, evicted int) {
 	s.room.Lock()
 	defer s.room.Unlock()
-	if !s.over(entries) {
-		return 0, 0 // somebody else has made it while we waited
-	}
 	now := s.clock.now()
-	expired = s.removeExpired(ctx, now, spared)
-	if s.over(entries) {
-		evicted = s.removeOldest(ctx, now, mostRemoved-expired, spared)
+	if s.over(entries) { // nobody else has made it while we waited
+		expired = s.removeExpired(ctx, now, spared)
+	}
+	if s.owed == 0 && s.over(entries) {
+		_, finished := s.tally.load()
+		s.owed = (finished + 9) / 10
+	}
+	if s.owed == 0 {
+		return expired, 0
+	}
+	most := mostRemoved - expired
+	evicted = s.removeOldest(ctx, now, most, spared)
+	s.owed = max(0, s.owed-evicted)
+	if evicted < most {
+		s.owed = 0 // that was all that may go
 	}
 	return expired, evicted
 }
@@ -187,19 +224,17 @@ func (s *Store) removeExpired(ctx context.Context, now int64, spared *slot) (n i
 	return n
 }
 
-// removeOldest removes the finished entries that were completed first: a tenth
-// of them, more where a bound is still exceeded, and at most most.
+// removeOldest removes the finished entries that were completed first: what is
+// owed, more where a bound is still exceeded, and at most most.
 func (s *Store) removeOldest(ctx context.Context, now int64, most int, spared *slot) (n int) {
 	early := eviction{option: "WithMaxBytes"}
 	if s.Len() > s.maxEntries {
 		early.option = "WithMaxEntries"
 	}
 	defer func() { s.warn(ctx, now, early) }()
-	_, finished := s.tally.load()
-	tenth := (finished + 9) / 10
 	for seg := s.queue.after(nil); seg != nil; seg = s.queue.after(seg) {
 		for i := range seg.places {
-			if n >= most || n >= tenth && !s.over(s.maxEntries) {
+			if n >= most || n >= s.owed && !s.over(s.maxEntries) {
 				return n
 			}
 			sl := seg.places[i].Load()

@@ -115,6 +115,26 @@ func TestB71_ExpiredGoFirst(t *testing.T) {
 	})
 }
 
+// What is left in a segment after a look at it is found when its time comes.
+func TestB71_ExpiredGoFirstEveryTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, WithMaxEntries(3))
+		finish(t, s, "long", success("r"))
+		for i := range 2 {
+			o := success("r")
+			o.Retention = time.Duration(i+1) * time.Minute
+			finish(t, s, fmt.Sprint("short", i), o)
+		}
+		for i := range 2 {
+			time.Sleep(time.Minute)
+			mustClaim(t, s, fmt.Sprint("new", i), claimBy("owner"))
+			require.Equal(t, i+1, s.Stats().Expired)
+			requireStatus(t, s, idempotent.Success, "long")
+		}
+	})
+}
+
 func TestB71_FullOfRunningClaims(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, WithMaxEntries(10))
@@ -125,6 +145,9 @@ func TestB71_FullOfRunningClaims(t *testing.T) {
 	requireFull(t, s, "new")
 	_, claimed, err := s.Claim(t.Context(), "k0", claimBy("another"))
 	require.NoError(t, err, "a duplicate needs no room")
+	require.False(t, claimed)
+	_, claimed, err = s.insert(t.Context(), "k0", claimBy("another"))
+	require.NoError(t, err, "nor does one that came while the key was still absent")
 	require.False(t, claimed)
 	for _, key := range keys {
 		mustComplete(t, s, key, "owner", success("r"))
@@ -149,6 +172,86 @@ func TestAbandonedClaimsAreNotEvicted(t *testing.T) {
 		require.NoError(t, err)
 		mustClaim(t, s, "new", claimBy("owner"))
 	})
+}
+
+// Claims past their Keep are in nobody's way, also where no sweep comes by:
+// the bound under which a claim looks for them follows every change of an end.
+func TestB71_ForgottenClaimsMakeRoom(t *testing.T) {
+	t.Parallel()
+	short := claimBy("owner")
+	short.Lease, short.Keep = time.Second, time.Second
+	short.TakeOver = true
+	taker := short
+	taker.Owner = "taker"
+	tests := map[string]struct {
+		first func(*testing.T, *Store)
+		after time.Duration // when one claim is past its Keep
+	}{
+		"claimed": {func(t *testing.T, s *Store) { mustClaim(t, s, "k", short) }, 2 * time.Second},
+		"renewed": {func(t *testing.T, s *Store) {
+			mustClaim(t, s, "k", claimBy("owner"))
+			requireFull(t, s, "new")
+			require.NoError(t, s.Renew(t.Context(), "k", "owner", time.Millisecond))
+		}, time.Hour + time.Millisecond},
+		"renewed for longer": {func(t *testing.T, s *Store) {
+			mustClaim(t, s, "k", short)
+			require.NoError(t, s.Renew(t.Context(), "k", "owner", time.Minute))
+			time.Sleep(2 * time.Second)
+			requireFull(t, s, "new")
+		}, time.Minute - time.Second},
+		"taken over": {func(t *testing.T, s *Store) {
+			first := short
+			first.Keep = time.Hour
+			mustClaim(t, s, "k", first)
+			time.Sleep(time.Second)
+			mustClaim(t, s, "k", taker)
+		}, 2 * time.Second},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newStore(t, WithMaxEntries(2))
+				long := claimBy("owner")
+				long.Lease = 24 * time.Hour
+				mustClaim(t, s, "long", long)
+				tt.first(t, s)
+				time.Sleep(tt.after - time.Nanosecond)
+				requireFull(t, s, "new")
+				time.Sleep(time.Nanosecond)
+				mustClaim(t, s, "new", claimBy("owner"))
+				requireAbsent(t, s, "k")
+				require.Equal(t, 1, s.Stats().Abandoned)
+				requireConsistent(t, s)
+			})
+		})
+	}
+}
+
+func TestEvictedLateIsNotEarly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		told := new(events)
+		s := newStore(t, WithObserver(told))
+		finish(t, s, "k", success("r"))
+		time.Sleep(24 * time.Hour)
+		s.owed = 1
+		require.Equal(t, 1, s.removeOldest(t.Context(), s.clock.now(), 1, nil))
+		require.Equal(t, Stats{Evicted: 1}, s.Stats())
+		require.Empty(t, told.take())
+	})
+}
+
+func TestSweepEvictsAWholeTenth(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, WithMaxEntries(30_000))
+	keys := names("k", 30_001)
+	finishAll(t, s, success("r"), keys...)
+	swept, err := s.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, idempotent.Swept{Evicted: 3001}, swept)
+	requireAbsent(t, s, keys[:3001]...)
+	requireStatus(t, s, idempotent.Success, keys[3001:]...)
 }
 
 func TestWithMinAge(t *testing.T) {

@@ -36,7 +36,8 @@ var (
 type Store struct {
 	slots  sync.Map // string to *slot
 	clock  *clock
-	closed chan struct{}
+	closed atomic.Bool
+	ended  chan struct{} // closed by Close, for those who wait
 
 	maxEntries int
 	maxBytes   int64
@@ -53,10 +54,11 @@ type Store struct {
 	tally tally
 	bytes atomic.Int64
 	fence atomic.Int64 // the largest given out; one for all keys, so that it outlives removal
-	_     [64]byte
 	queue queue
+	gone  bound // of the instants at which abandoned claims are past their Keep
 
 	room     sync.Mutex // held while entries are evicted: two requests must not both forget a tenth
+	owed     int        // of a tenth that is going, how many are still to go; guarded by room
 	warned   bool       // early eviction has been logged; guarded by room
 	warnedAt int64      // and when; guarded by room
 
@@ -81,7 +83,7 @@ func New(opts ...Option) *Store {
 	c := newConfig(opts)
 	s := &Store{
 		clock:      newClock(c.sweepInterval > 0),
-		closed:     make(chan struct{}),
+		ended:      make(chan struct{}),
 		maxEntries: c.maxEntries,
 		maxBytes:   c.maxBytes,
 		maxAge:     int64(c.maxAge),
@@ -90,6 +92,7 @@ func New(opts ...Option) *Store {
 		observer:   c.observer,
 	}
 	s.queue.init()
+	s.gone.forget()
 	if c.sweepInterval > 0 {
 		s.janitor = idempotent.NewJanitor(s, c.sweepInterval)
 	}
@@ -102,7 +105,8 @@ func New(opts ...Option) *Store {
 // and always returns nil. An [idempotent.Observer] must not call it.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
-		close(s.closed)
+		s.closed.Store(true)
+		close(s.ended)
 		s.clock.stop()
 	})
 	if s.janitor != nil {
@@ -135,54 +139,52 @@ func (s *Store) Stats() Stats {
 
 // Load returns the entry of key, as [idempotent.Store] says. It allocates
 // nothing.
-func (s *Store) Load(ctx context.Context, key string) (idempotent.Entry, bool, error) {
+func (s *Store) Load(ctx context.Context, key string) (e idempotent.Entry, ok bool, err error) {
 	if err := validateKey(key); err != nil {
-		return idempotent.Entry{}, false, err
+		return e, false, err
 	}
 	f, err := s.find(ctx, key)
 	if err != nil || f.slot == nil {
-		return idempotent.Entry{}, false, err
+		return e, false, err
 	}
-	return s.entry(f), true, nil
+	s.tell(&e, f)
+	return e, true, nil
 }
 
 // Claim claims key for c.Owner, as [idempotent.Store] says. Where the store is
 // above its bounds it first forgets some of the oldest finished entries, at
 // most about a thousand; where none may go it returns [idempotent.ErrFull].
 // Running claims alone never exceed the bound on entries.
-func (s *Store) Claim(ctx context.Context, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
+func (s *Store) Claim(ctx context.Context, key string, c idempotent.Claim) (e idempotent.Entry, claimed bool, err error) {
 	if err := idempotent.ValidateKey(key, c.Owner); err != nil {
-		return idempotent.Entry{}, false, err
+		return e, false, err
 	}
 	if err := c.Validate(); err != nil {
-		return idempotent.Entry{}, false, err
+		return e, false, err
 	}
 	for {
 		f, err := s.find(ctx, key)
 		if err != nil {
-			return idempotent.Entry{}, false, err
+			return e, false, err
 		}
+		refused := false
 		switch {
 		case f.slot == nil:
-			f, err = s.insert(ctx, key, c)
-			if err != nil {
-				return idempotent.Entry{}, false, err
-			}
-			if f.slot != nil {
-				return s.entry(f), true, nil
+			if f, claimed, err = s.insert(ctx, key, c); err != nil {
+				return e, false, err
 			}
 		case f.word.phase() == done:
-			return s.entry(f), false, nil
+			refused = true
 		case f.slot.owner == c.Owner:
-			if f, ok := s.move(f, s.clock.after(f.now, c.Lease)); ok {
-				return s.entry(f), true, nil
-			}
+			f, claimed = s.move(f, s.clock.after(f.now, c.Lease))
 		case f.running() || !f.slot.takeOver || !c.TakeOver || f.slot.fingerprint != c.Fingerprint:
-			return s.entry(f), false, nil
+			refused = true
 		default:
-			if f, ok := s.takeOver(f, c); ok {
-				return s.entry(f), true, nil
-			}
+			f, claimed = s.takeOver(f, c)
+		}
+		if claimed || refused {
+			s.tell(&e, f)
+			return e, claimed, nil
 		}
 		// Somebody else was faster: decide again on what is there now.
 	}
@@ -302,12 +304,10 @@ func (s *Store) Ping(ctx context.Context) error { return s.ready(ctx) }
 
 // ready returns why a call may not go on: the store is closed or ctx ended.
 func (s *Store) ready(ctx context.Context) error {
-	select {
-	case <-s.closed:
+	if s.closed.Load() {
 		return idempotent.ErrClosed
-	default:
-		return ctx.Err()
 	}
+	return ctx.Err()
 }
 
 func validateKey(key string) error {

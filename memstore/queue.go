@@ -1,7 +1,6 @@
 package memstore
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
 )
@@ -27,13 +26,13 @@ type segment struct {
 	unlinked   bool         // guarded by queue.mu
 	taken      atomic.Int32 // places given out; more than there are while the next segment is made
 	left       atomic.Int32 // places that are empty again
-	earliest   atomic.Int64 // no retention in here ends before
+	earliest   bound        // of the ends of retention in here
 	places     [segmentSize]atomic.Pointer[slot]
 }
 
 func newSegment() *segment {
 	seg := new(segment)
-	seg.earliest.Store(math.MaxInt64)
+	seg.earliest.forget()
 	return seg
 }
 
@@ -53,7 +52,7 @@ func (q *queue) push(sl *slot, end int64) {
 		}
 		sl.segment, sl.place = seg, i
 		seg.places[i].Store(sl)
-		seg.lower(end) // after the place is filled; see expired
+		seg.earliest.lower(end)
 		return
 	}
 }
@@ -110,25 +109,13 @@ func (q *queue) after(seg *segment) *segment {
 	return seg.next
 }
 
-// lower notes that a retention in seg ends at end.
-func (seg *segment) lower(end int64) {
-	for {
-		earliest := seg.earliest.Load()
-		if end >= earliest || seg.earliest.CompareAndSwap(earliest, end) {
-			return
-		}
-	}
-}
-
 // expired calls remove, which reports whether it did, for each slot in seg
 // whose retention has passed at now. It costs one load where there is none.
 func (seg *segment) expired(now int64, remove func(*slot, word) bool) {
-	if now < seg.earliest.Load() {
+	if !seg.earliest.due(now) {
 		return
 	}
-	// Forget the bound, then look: a slot pushed meanwhile is either seen here
-	// or lowers the bound after it was forgotten.
-	seg.earliest.Store(math.MaxInt64)
+	seg.earliest.forget()
 	for i := range seg.places {
 		sl := seg.places[i].Load()
 		if sl == nil {
@@ -136,9 +123,9 @@ func (seg *segment) expired(now int64, remove func(*slot, word) bool) {
 		}
 		switch w := sl.load(); {
 		case w.phase() != done:
-			seg.lower(now) // its end is not known yet: look again next time
+			seg.earliest.lower(now) // its end is not known yet: look again next time
 		case now < w.end() || !remove(sl, w):
-			seg.lower(w.end())
+			seg.earliest.lower(w.end())
 		}
 	}
 }

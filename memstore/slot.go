@@ -156,8 +156,9 @@ func (s *Store) find(ctx context.Context, key string) (found, error) {
 	}
 }
 
-// entry is what callers are told of f.
-func (s *Store) entry(f found) (e idempotent.Entry) {
+// tell writes into e, which is zero, what callers are told of f. It is filled
+// in place, since an entry is large and a replay is little more than that.
+func (s *Store) tell(e *idempotent.Entry, f found) {
 	sl, end := f.slot, f.word.end()
 	e.Key = sl.key
 	e.Claimed = s.clock.time(sl.first)
@@ -178,30 +179,29 @@ func (s *Store) entry(f found) (e idempotent.Entry) {
 		e.Timestamp = e.Expires
 		e.Expires = s.clock.time(end + sl.keep)
 	}
-	return e
 }
 
-// insert claims an absent key. It returns the zero found where another caller
-// was faster.
-func (s *Store) insert(ctx context.Context, key string, c idempotent.Claim) (found, error) {
+// insert claims an absent key, unless another caller is faster.
+func (s *Store) insert(ctx context.Context, key string, c idempotent.Claim) (found, bool, error) {
 	size := int64(len(key) + len(c.Owner) + len(c.Fingerprint) + len(c.Trace))
 	if err := s.admit(ctx, size); err != nil {
 		if _, taken := s.slots.Load(key); taken {
-			return found{}, nil // a duplicate needs no room
+			return found{}, false, nil // a duplicate needs no room
 		}
-		return found{}, err
+		return found{}, false, err
 	}
-	sl, f := s.newClaim(key, c)
-	if _, taken := s.slots.LoadOrStore(sl.key, sl); taken {
+	f := s.newClaim(key, c)
+	if _, taken := s.slots.LoadOrStore(f.slot.key, f.slot); taken {
 		s.tally.add(-1, 0)
 		s.bytes.Add(-size)
-		return found{}, nil
+		return found{}, false, nil
 	}
-	return f, nil
+	s.gone.lower(f.word.end() + f.slot.keep)
+	return f, true, nil
 }
 
 // newClaim returns the pending slot of a claim made now.
-func (s *Store) newClaim(key string, c idempotent.Claim) (*slot, found) {
+func (s *Store) newClaim(key string, c idempotent.Claim) found {
 	now := s.clock.now()
 	sl := newSlot(key, c.Owner, c.Fingerprint, c.Trace, now)
 	sl.keep = min(int64(c.Keep), forever)
@@ -209,7 +209,7 @@ func (s *Store) newClaim(key string, c idempotent.Claim) (*slot, found) {
 	sl.fence = s.nextFence(now)
 	w := newWord(pending, s.clock.after(now, c.Lease))
 	sl.store(w)
-	return sl, found{slot: sl, word: w, now: now}
+	return found{slot: sl, word: w, now: now}
 }
 
 // nextFence returns a number larger than any before. It is one sequence for
@@ -232,6 +232,7 @@ func (s *Store) move(f found, end int64) (found, bool) {
 		return found{}, false
 	}
 	if end < f.word.end() {
+		s.gone.lower(end + f.slot.keep)
 		f.slot.wake() // whoever waits has set a timer for the old end
 	}
 	f.word = w
@@ -240,13 +241,15 @@ func (s *Store) move(f found, end int64) (found, bool) {
 
 // takeOver puts a new claim in the place of an abandoned one.
 func (s *Store) takeOver(f found, c idempotent.Claim) (found, bool) {
-	sl, taken := s.newClaim(f.slot.key, c)
+	taken := s.newClaim(f.slot.key, c)
+	sl := taken.slot
 	sl.first, sl.takenOver = f.slot.first, true
 	sl.fence = max(sl.fence, f.slot.fence+1)
 	if !s.replace(f, sl) {
 		return found{}, false
 	}
 	s.bytes.Add(sl.textBytes() - f.slot.textBytes())
+	s.gone.lower(taken.word.end() + sl.keep)
 	return taken, true
 }
 

@@ -27,7 +27,12 @@ func TestStateTable(t *testing.T) {
 	lapsed := func(t *testing.T, s *Store) { claimed(t, s); time.Sleep(time.Minute) }
 	gone := func(t *testing.T, s *Store) { claimed(t, s); time.Sleep(time.Minute + time.Hour) }
 	takeable := func(t *testing.T, s *Store) { mustClaim(t, s, "k", takeOver("a")); time.Sleep(time.Minute) }
-	taken := func(t *testing.T, s *Store) { takeable(t, s); mustClaim(t, s, "k", takeOver("b")) }
+	taken := func(t *testing.T, s *Store) {
+		takeable(t, s)
+		c := takeOver("b")
+		c.Trace = "a longer trace"
+		mustClaim(t, s, "k", c)
+	}
 	succeeded := func(t *testing.T, s *Store) { claimed(t, s); mustComplete(t, s, "k", "a", success("r")) }
 	undecided := func(t *testing.T, s *Store) { claimed(t, s); mustComplete(t, s, "k", "a", unknown("u")) }
 	forgotten := func(t *testing.T, s *Store) { succeeded(t, s); time.Sleep(24 * time.Hour) }

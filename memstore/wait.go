@@ -10,17 +10,18 @@ import (
 // Wait blocks until no claim of key is running, and returns what Load returns
 // at that moment; see [idempotent.Waiter]. It is woken, not polled. It ends
 // with ctx and with [Store.Close].
-func (s *Store) Wait(ctx context.Context, key string) (idempotent.Entry, bool, error) {
+func (s *Store) Wait(ctx context.Context, key string) (e idempotent.Entry, ok bool, err error) {
 	if err := validateKey(key); err != nil {
-		return idempotent.Entry{}, false, err
+		return e, false, err
 	}
 	for {
 		f, err := s.find(ctx, key)
 		if err != nil || f.slot == nil {
-			return idempotent.Entry{}, false, err
+			return e, false, err
 		}
 		if !f.running() {
-			return s.entry(f), true, nil
+			s.tell(&e, f)
+			return e, true, nil
 		}
 		woken := f.slot.woken()
 		// A move before the channel was there has woken nobody: look once more.
@@ -38,7 +39,7 @@ func (s *Store) sleep(ctx context.Context, woken <-chan struct{}, d time.Duratio
 	case <-woken:
 	case <-lapse.C:
 	case <-ctx.Done():
-	case <-s.closed:
+	case <-s.ended:
 	}
 }
 
