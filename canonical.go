@@ -21,7 +21,7 @@ const canonicalMaxKept = 256 << 10
 // canonicalPool saves the buffers' allocation. A parser begins with empty
 // buffers and reads only what it has written itself, so nothing of one request
 // reaches another.
-var canonicalPool = sync.Pool{New: func() any { return new(canonicalParser) }}
+var canonicalPool = sync.Pool{New: func() any { return newCanonicalParser() }}
 
 // canonicalPlain marks the bytes of a string that stand for themselves and
 // need no look at their neighbours.
@@ -69,6 +69,19 @@ type canonicalParser struct {
 	objects []canonicalObject // in order of their start
 	members []canonicalMember // of the objects out of order, in canonical order
 	ordered []byte            // out with all members in order
+}
+
+// newCanonicalParser makes a parser whose notes suffice for a document of one
+// or two kilobytes, in one allocation.
+func newCanonicalParser() *canonicalParser {
+	p := &struct {
+		canonicalParser
+		open    [32]canonicalMember
+		objects [16]canonicalObject
+		members [64]canonicalMember
+	}{}
+	p.canonicalParser.open, p.canonicalParser.objects, p.canonicalParser.members = p.open[:0], p.objects[:0], p.members[:0]
+	return &p.canonicalParser
 }
 
 // canonicalMember is a place in out.

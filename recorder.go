@@ -98,7 +98,7 @@ func (rec *recorder) Header() http.Header {
 func (rec *recorder) WriteHeader(status int) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	if rec.finished.Load() || rec.hijacked || rec.status != 0 {
+	if rec.hijacked || rec.status != 0 { // finish leaves a status, too
 		return
 	}
 	if status < 100 || status > 999 {
@@ -249,9 +249,6 @@ func (rec *recorder) sentHeader() http.Header {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	h := rec.w.Header().Clone()
-	if h == nil {
-		h = make(http.Header)
-	}
 	if !rec.live {
 		rec.applyFields(h)
 	}
@@ -454,7 +451,11 @@ func (rec *recorder) resolveType(flushed bool) {
 	default:
 		f.values = []string{http.DetectContentType([]byte(held[:min(len(held), 512)]))}
 	}
-	rec.fields = append(rec.fields, f)
+	if i := slices.IndexFunc(rec.fields, func(f responseField) bool { return f.name == "Content-Type" }); i >= 0 {
+		rec.fields[i] = f // the handler deleted what was set outside
+	} else {
+		rec.fields = append(rec.fields, f)
+	}
 }
 
 // head returns a field of the final header, before it is sent.

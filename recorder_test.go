@@ -185,11 +185,6 @@ var recorderTestCases = []recorderTestCase{
 		w.Header().Set("Content-Encoding", "gzip")
 		io.WriteString(w, "<html>")
 	}},
-	{name: "C109 transfer coding", http1: true, handler: func(w http.ResponseWriter, _ *http.Request) {
-		w.Header()["Content-Type"] = nil
-		w.Header().Set("Transfer-Encoding", "chunked")
-		io.WriteString(w, "<html>")
-	}},
 	{name: "B46 Date suppressed", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Date"] = nil
 		io.WriteString(w, "undated")
@@ -211,10 +206,10 @@ var recorderTestCases = []recorderTestCase{
 	}},
 	{name: "http.Error", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "99")
-		http.Error(w, "no", 409)
+		http.Error(w, "no", http.StatusConflict)
 	}},
 	{name: "http.Redirect", method: "GET", handler: func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "/elsewhere", 302)
+		http.Redirect(w, r, "/elsewhere", http.StatusFound)
 	}},
 	{name: "http.ServeContent with a range", handler: func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set("Range", "bytes=2-5")
@@ -586,9 +581,11 @@ func TestB53_OuterFieldsAreOfEachAttempt(t *testing.T) {
 		h := w.Header()
 		h.Set("Cache-Control", "private")
 		h.Add("Vary", "Accept")
+		h.Add("X-Chain", "handler")
+		h.Del("Content-Type")
 		h.Del("X-Powered-By")
 		h.Set("X-Own", "handler")
-		io.WriteString(w, "{}")
+		io.WriteString(w, "<html>")
 	})
 	var stored string
 	mux := http.NewServeMux()
@@ -600,6 +597,8 @@ func TestB53_OuterFieldsAreOfEachAttempt(t *testing.T) {
 		attempt++
 		h := w.Header()
 		h.Set("X-Request-Id", strconv.Itoa(attempt))
+		h.Set("X-Chain", strconv.Itoa(attempt))
+		h.Set("Content-Type", "application/json")
 		h.Set("Vary", "Origin")
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Powered-By", "test")
@@ -611,11 +610,15 @@ func TestB53_OuterFieldsAreOfEachAttempt(t *testing.T) {
 	first := recorderTestFetch(t, srv, "POST", "/recorded")
 	replay := recorderTestFetch(t, srv, "POST", "/replay")
 	require.Equal(t, []string{"Origin", "Accept"}, bare.Header["Vary"])
+	require.Equal(t, []string{"text/html; charset=utf-8"}, bare.Header["Content-Type"])
 	bare.Header.Set("X-Request-Id", "2")
+	bare.Header["X-Chain"] = []string{"2", "handler"}
 	require.Equal(t, bare, first)
 	bare.Header.Set("X-Request-Id", "3")
+	bare.Header["X-Chain"] = []string{"3", "handler"}
 	bare.Header.Set(responseReplayed, "true")
 	require.Equal(t, bare, replay)
+	require.Contains(t, stored, "text/html", "guessed once, not by each server anew")
 }
 
 // Fields that an outer layer adds after the handler has asked for its header
@@ -702,9 +705,11 @@ func TestB51_AboveTheCapNothingIsHeld(t *testing.T) {
 	require.Zero(t, rec.body.Len())
 	rec.Write([]byte("tail"))
 	require.Zero(t, rec.body.Len())
+	rec.Header().Set(http.TrailerPrefix+"Location", "trailer")
 	got := rec.finish(false)
 	rec.deliver()
 	require.Equal(t, "123456789tail", w.Body.String())
+	require.Equal(t, "trailer", w.Result().Trailer.Get("Location"))
 	require.Equal(t, 202, w.Code)
 	require.True(t, got.tooLarge)
 	record, err := decodeResponse(got.response.encode())
@@ -730,6 +735,7 @@ func TestC101_Hijack(t *testing.T) {
 		"at once":         {func(http.ResponseWriter) {}, 101},
 		"after a 101":     {func(w http.ResponseWriter) { w.Header().Set("Upgrade", "echo"); w.WriteHeader(101) }, 101},
 		"after a body":    {func(w http.ResponseWriter) { w.Header().Set("Connection", "close"); io.WriteString(w, "lost") }, 200},
+		"after a length":  {func(w http.ResponseWriter) { w.Header().Set("Content-Length", "9"); w.WriteHeader(200) }, 200},
 		"after a flush":   {func(w http.ResponseWriter) { io.WriteString(w, "kept"); w.(http.Flusher).Flush() }, 200},
 		"after the trial": {func(w http.ResponseWriter) { w.Header().Set("X-Unused", "1") }, 101},
 	}
@@ -793,6 +799,46 @@ func TestC101_SwitchingProtocolsWithoutHijack(t *testing.T) {
 	require.True(t, got.response.unreplayable)
 }
 
+// recorderTestHijackable can be hijacked, to no avail.
+type recorderTestHijackable struct{ *httptest.ResponseRecorder }
+
+func (recorderTestHijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
+
+func TestC101_NothingIsSentAfterHijack(t *testing.T) {
+	t.Parallel()
+	w := recorderTestHijackable{httptest.NewRecorder()}
+	rec := newRecorder(w, "POST", 10)
+	rec.Header().Set("X-A", "1")
+	_, _, err := rec.Hijack()
+	require.NoError(t, err)
+	require.ErrorIs(t, rec.FlushError(), http.ErrHijacked)
+	rec.WriteHeader(200)
+	rec.finish(false)
+	rec.deliver()
+	require.False(t, w.Flushed)
+	require.Empty(t, w.Header())
+	require.Zero(t, w.Body.Len())
+}
+
+// With a transfer coding of the handler HTTP/1 guesses no type and HTTP/2 does:
+// the choice is left to them, in the replay too.
+func TestC109_TransferCoding(t *testing.T) {
+	t.Parallel()
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Transfer-Encoding", "chunked")
+		io.WriteString(w, "<html>")
+	})
+	for _, http2 := range []bool{false, true} {
+		var names []string
+		mux := http.NewServeMux()
+		mux.Handle("/bare", handler)
+		mux.Handle("/recorded", recorderTestLayer(handler, func(c capture) { names = recorderTestNames(c.response.fields) }))
+		srv := recorderTestServer(t, mux, http2)
+		require.Equal(t, recorderTestFetch(t, srv, "POST", "/bare"), recorderTestFetch(t, srv, "POST", "/recorded"))
+		require.Empty(t, names)
+	}
+}
+
 // recorderTestRaw sends a request for path and returns every byte that comes
 // back, without the date.
 func recorderTestRaw(t *testing.T, srv *httptest.Server, path string) string {
@@ -843,6 +889,33 @@ func TestC102_WhatTheWriterBelowCannotDo(t *testing.T) {
 	}
 	require.Equal(t, "<html>body", got.response.body)
 	require.False(t, got.response.unreplayable)
+}
+
+// A flush that cannot be is no sign of a client that has gone.
+func TestC102_FlushLast(t *testing.T) {
+	t.Parallel()
+	rec := newRecorder(recorderTestPlain{httptest.NewRecorder()}, "POST", 10)
+	io.WriteString(rec, "body")
+	require.ErrorIs(t, rec.FlushError(), http.ErrNotSupported)
+	got := rec.finish(false)
+	require.False(t, got.cut)
+	require.Equal(t, "body", got.response.body)
+}
+
+func TestC084_OuterLayerAnswersForASilentHandler(t *testing.T) {
+	t.Parallel()
+	var got capture
+	silent := recorderTestLayer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Error", "in the context")
+	}), func(c capture) { got = c })
+	srv := recorderTestServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		silent.ServeHTTP(w, r)
+		w.WriteHeader(422)
+	}), false)
+	a := recorderTestFetch(t, srv, "POST", "/")
+	require.Equal(t, 422, a.Status)
+	require.Equal(t, "in the context", a.Header.Get("X-Error"))
+	require.False(t, got.wrote)
 }
 
 func TestC102_WriterBelowThatOnlyUnwraps(t *testing.T) {
@@ -936,10 +1009,12 @@ func TestC111_EverythingElseAfterReturn(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
 	rec := newRecorder(w, "POST", 10)
+	rec.Header().Set("X-A", "1")
 	io.WriteString(rec, "body")
 	got := rec.finish(false)
 	rec.deliver()
 
+	require.Empty(t, rec.Header())
 	rec.WriteHeader(0) // no panic either
 	rec.Header().Set("X-Late", "1")
 	rec.Flush()
