@@ -82,9 +82,10 @@ func TestOnlyTheHandlerKnowsHTTP(t *testing.T) {
 func TestImportsPointOneWay(t *testing.T) {
 	const module = "github.com/idempotent-go/idempotent"
 	allowed := map[string][]string{
-		".":         {"golang.org/x/sync/errgroup"},
-		"memstore":  {module},
-		"storetest": {module, module + "/internal/model"},
+		".":          {"golang.org/x/sync/errgroup"},
+		"memstore":   {module},
+		"redisstore": {module, "github.com/redis/go-redis/v9"},
+		"storetest":  {module, module + "/internal/model"},
 	}
 	for dir, extra := range allowed {
 		for name, file := range sources(t, dir) {

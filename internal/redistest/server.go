@@ -1,0 +1,242 @@
+// Package redistest gives tests a Redis server of their own and a connection
+// to it that fails on demand. Only tests import it.
+package redistest
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// RequireServers is the environment variable that, set to 1, makes a missing
+// server a failure instead of a skipped test.
+const RequireServers = "IDEMPOTENT_REQUIRE_SERVERS"
+
+// patience is how long a server may take to start or to end.
+const patience = 10 * time.Second
+
+// Server is a running redis-server on loopback that nobody else uses.
+type Server struct {
+	Addr string // host:port
+
+	cmd    *exec.Cmd
+	dir    string
+	output bytes.Buffer
+	exited chan struct{}
+}
+
+// Require ends the test unless redis-server is installed: it is skipped with
+// the reason, or fails where [RequireServers] is 1.
+func Require(t testing.TB) {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		if os.Getenv(RequireServers) == "1" {
+			t.Fatalf("redistest: %v, and %s=1 makes that a failure", err, RequireServers)
+		}
+		t.Skipf("redistest: %v; install redis-server to run this test", err)
+	}
+}
+
+// Start starts a server with config, arguments such as "--maxmemory", "3mb",
+// and stops it when the test ends, also when it fails.
+func Start(t testing.TB, config ...string) *Server {
+	t.Helper()
+	Require(t)
+	s, err := start("0", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// StartCluster starts a one-node Cluster that owns every slot.
+func StartCluster(t testing.TB, config ...string) *Server {
+	t.Helper()
+	s := Start(t, append([]string{"--cluster-enabled", "yes"}, config...)...)
+	if _, err := s.Do("CLUSTER", "ADDSLOTSRANGE", "0", "16383"); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "the cluster is up", func() bool {
+		info, _ := s.Do("CLUSTER", "INFO")
+		return strings.Contains(info, "cluster_state:ok")
+	})
+	return s
+}
+
+// Restart ends the server and starts a new, empty one at the same address.
+func (s *Server) Restart(t testing.TB, config ...string) {
+	t.Helper()
+	s.Stop()
+	_, port, _ := net.SplitHostPort(s.Addr)
+	n, err := start(port, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cmd, s.dir, s.exited = n.cmd, n.dir, n.exited
+}
+
+var shared struct {
+	sync.Mutex
+	server *Server
+}
+
+// Shared returns the server that all tests of a binary share. They keep apart
+// by prefix, and none of them flushes it or changes its configuration. TestMain
+// must call [StopShared].
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	Require(t)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil {
+		s, err := start("0", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared.server = s
+	}
+	return shared.server
+}
+
+// StopShared ends the shared server if there is one.
+func StopShared() {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server != nil {
+		shared.server.Stop()
+		shared.server = nil
+	}
+}
+
+// Stop ends the server at once and removes what it wrote. It may be called
+// more than once.
+func (s *Server) Stop() {
+	_ = s.cmd.Process.Kill()
+	<-s.exited
+	_ = os.RemoveAll(s.dir)
+}
+
+// Do sends one command over a connection of its own and returns the raw answer
+// without its first byte. An error answer is an error.
+func (s *Server) Do(args ...string) (string, error) {
+	conn, err := net.DialTimeout("tcp", s.Addr, patience)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if _, err := conn.Write(Command(args...)); err != nil {
+		return "", err
+	}
+	r := bufio.NewReader(conn)
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	line = strings.TrimRight(line, "\r\n")
+	switch line[0] {
+	case '-':
+		return "", errors.New(line[1:])
+	case '$':
+		n, _ := strconv.Atoi(line[1:])
+		b := make([]byte, max(n, 0))
+		if _, err := io.ReadFull(r, b); err != nil {
+			return "", err
+		}
+		return string(b), nil
+	}
+	return line[1:], nil
+}
+
+// Command returns a command in the form in which clients send it.
+func Command(args ...string) []byte {
+	b := fmt.Appendf(nil, "*%d\r\n", len(args))
+	for _, a := range args {
+		b = fmt.Appendf(b, "$%d\r\n%s\r\n", len(a), a)
+	}
+	return b
+}
+
+// Eventually waits until holds returns true, and fails the test after ten
+// seconds.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !holds(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("redistest: still not so after %v: %s", patience, what)
+		}
+	}
+}
+
+// start starts a server at port, "0" for a free one. Somebody else may take a
+// free port before the server does; then another one is tried.
+func start(port string, config []string) (*Server, error) {
+	var err error
+	for range 5 {
+		var s *Server
+		if s, err = startOnce(port, config); err == nil {
+			return s, nil
+		}
+	}
+	return nil, err
+}
+
+func startOnce(port string, config []string) (*Server, error) {
+	if port == "0" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		_, port, _ = net.SplitHostPort(l.Addr().String())
+		if err := l.Close(); err != nil {
+			return nil, err
+		}
+	}
+	dir, err := os.MkdirTemp("", "redistest-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), dir: dir, exited: make(chan struct{})}
+	args := append([]string{
+		"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no",
+		"--maxmemory-policy", "noeviction", "--daemonize", "no",
+	}, config...)
+	s.cmd = exec.Command("redis-server", args...)
+	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
+	if err := s.cmd.Start(); err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, err
+	}
+	go func() {
+		_ = s.cmd.Wait()
+		close(s.exited)
+	}()
+	for end := time.Now().Add(patience); ; {
+		if _, err := s.Do("PING"); err == nil || strings.HasPrefix(err.Error(), "NOAUTH") {
+			return s, nil
+		}
+		select {
+		case <-s.exited:
+			_ = os.RemoveAll(dir)
+			return nil, fmt.Errorf("redistest: redis-server ended: %s", s.output.String())
+		case <-time.After(5 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			s.Stop()
+			return nil, fmt.Errorf("redistest: redis-server does not answer: %s", s.output.String())
+		}
+	}
+}

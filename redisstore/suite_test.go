@@ -1,0 +1,79 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/internal/redistest"
+	"github.com/idempotent-go/idempotent/redisstore"
+	"github.com/idempotent-go/idempotent/storetest"
+)
+
+// harness returns a store with a prefix of its own on client.
+func harness(t *testing.T, client redis.UniversalClient) storetest.Harness {
+	prefix := newPrefix()
+	open := func() *redisstore.Store { return newStore(t, client, redisstore.WithPrefix(prefix)) }
+	return storetest.Harness{
+		Store:   open(),
+		Second:  func() idempotent.Store { return open() },
+		Corrupt: func(key string, c storetest.Corruption) error { return corrupt(client, prefix+key, key, c) },
+	}
+}
+
+// corrupt damages the hash of key.
+func corrupt(client redis.UniversalClient, name, key string, c storetest.Corruption) error {
+	ctx := context.Background()
+	text, err := client.HGet(ctx, name, "claim").Result()
+	if err != nil {
+		return err
+	}
+	switch c {
+	case storetest.Foreign:
+		// Of the same length, or the record would be no record.
+		return client.HSet(ctx, name, "claim", strings.Replace(text, "\n"+key, "\n"+strings.Repeat("o", len(key)), 1)).Err()
+	case storetest.Garbage:
+		return client.Set(ctx, name, "no hash", time.Hour).Err()
+	case storetest.Missing:
+		return client.HDel(ctx, name, "result").Err()
+	case storetest.Newer:
+		return client.HSet(ctx, name, "claim", "2"+text[1:]).Err()
+	}
+	return fmt.Errorf("no such corruption: %v", c)
+}
+
+// The whole contract, on every kind of server (C016, C050).
+func TestStore(t *testing.T) {
+	t.Parallel()
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		client := newClient(t, redistest.Shared(t).Addr)
+		storetest.Run(t, func(t *testing.T) storetest.Harness { return harness(t, client) })
+	})
+	t.Run("C036 cluster", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.StartCluster(t)
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}, ReadOnly: true})
+		t.Cleanup(func() { _ = client.Close() })
+		storetest.Run(t, func(t *testing.T) storetest.Harness { return harness(t, client) })
+	})
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		storetest.Run(t, func(t *testing.T) storetest.Harness {
+			m := miniredis.RunT(t)
+			h := harness(t, newClient(t, m.Addr()))
+			// TIME runs by itself there, what expires does not.
+			h.Advance = func(d time.Duration) {
+				time.Sleep(d)
+				m.FastForward(d)
+			}
+			return h
+		})
+	})
+}

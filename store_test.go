@@ -1,0 +1,96 @@
+package idempotent_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/internal/redistest"
+	"github.com/idempotent-go/idempotent/memstore"
+	"github.com/idempotent-go/idempotent/redisstore"
+	"github.com/idempotent-go/idempotent/storetest"
+)
+
+// Every backend keeps the same contract.
+func TestStores(t *testing.T) {
+	t.Run("memstore", func(t *testing.T) {
+		storetest.Run(t, func(t *testing.T) storetest.Harness {
+			s := memstore.New(memstore.WithLogger(slog.New(slog.DiscardHandler)))
+			t.Cleanup(func() { _ = s.Close() })
+			return storetest.Harness{Store: s, Wrap: synctest.Test}
+		})
+	})
+	t.Run("redisstore", func(t *testing.T) {
+		addr := redistest.Start(t).Addr
+		storetest.Run(t, func(t *testing.T) storetest.Harness { return redisHarness(t, addr) })
+	})
+	t.Run("redisstore on miniredis", func(t *testing.T) {
+		storetest.Run(t, func(t *testing.T) storetest.Harness {
+			m := miniredis.RunT(t)
+			now := time.Now()
+			m.SetTime(now)
+			h := redisHarness(t, m.Addr())
+			var mu sync.Mutex
+			h.Advance = func(d time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				now = now.Add(d)
+				m.SetTime(now)
+				m.FastForward(d)
+			}
+			return h
+		})
+	})
+}
+
+// redisHarness returns a store with a prefix of its own on the server at addr.
+func redisHarness(t *testing.T, addr string) storetest.Harness {
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { _ = client.Close() })
+	prefix := "test:" + t.Name() + ":"
+	open := func() idempotent.Store {
+		s := redisstore.New(client, redisstore.WithPrefix(prefix))
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
+	return storetest.Harness{
+		Store:  open(),
+		Second: open,
+		Corrupt: func(key string, c storetest.Corruption) error {
+			names, err := client.Keys(t.Context(), "*").Result()
+			if err != nil {
+				return err
+			}
+			for _, name := range names {
+				claim, err := client.HGet(t.Context(), name, "claim").Result()
+				if err == nil && strings.Contains(claim, "\n"+key) {
+					return redisCorrupt(t.Context(), client, name, key, claim, c)
+				}
+			}
+			return redis.Nil
+		},
+	}
+}
+
+// redisCorrupt damages the hash called name.
+func redisCorrupt(ctx context.Context, client *redis.Client, name, key, claim string, c storetest.Corruption) error {
+	switch c {
+	case storetest.Foreign:
+		other := strings.Replace(claim, "\n"+key, "\n"+strings.Repeat("o", len(key)), 1)
+		return client.HSet(ctx, name, "claim", other).Err()
+	case storetest.Missing:
+		return client.HDel(ctx, name, "result").Err()
+	case storetest.Newer:
+		return client.HSet(ctx, name, "claim", "2"+claim[1:]).Err()
+	default:
+		return client.Set(ctx, name, "no hash", time.Hour).Err()
+	}
+}
