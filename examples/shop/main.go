@@ -1,0 +1,182 @@
+// Command shop is a small shop whose orders and payments happen once, however
+// often a client sends them.
+//
+//	go run ./examples/shop                                      keys in memory
+//	go run ./examples/shop -store redis://127.0.0.1:6379/0      keys in Redis
+//	go run ./examples/shop -demo                                play a story and check it
+//
+// Read shop.go first: the handlers know nothing of idempotency. This file puts
+// the guard around them, and stops in the order that loses no outcome.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/memstore"
+	"github.com/idempotent-go/idempotent/redisstore"
+)
+
+const (
+	// grace is how long running requests may take after SIGTERM. It should be
+	// a little less than what the platform waits before it kills the process.
+	grace = 20 * time.Second
+
+	// young entries are not evicted from memory: rather than forget a payment
+	// that a client may still retry, the shop answers 503 to new ones.
+	young = 10 * time.Minute
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is main with its surroundings passed in. It returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("shop", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	addr := flags.String("addr", "127.0.0.1:8080", "`address` to listen on")
+	storeURL := flags.String("store", "memory:", "where keys are kept: memory: or a redis:// `URL`")
+	providerURL := flags.String("provider", "", "payment provider's `URL`; without one, a stand-in takes 3 s and agrees")
+	play := flags.Bool("demo", false, "play a story against the shop, print what happened, exit with 1 if any of it was wrong")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	}
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	if *play {
+		log = slog.New(slog.DiscardHandler) // the table tells it all
+	}
+
+	store, closeStore, err := openStore(*storeURL, log)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "shop:", err)
+		return 1
+	}
+	v := newService(store, closeStore, provider(*providerURL), log)
+	if *play {
+		return demo(stdout, v)
+	}
+	l, err := net.Listen("tcp", *addr)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "shop:", errors.Join(err, closeStore()))
+		return 1
+	}
+	if err := v.serve(untilSignal(), l); err != nil {
+		log.Error("stopped", "err", err)
+		return 1
+	}
+	log.Info("stopped, every outcome is recorded")
+	return 0
+}
+
+// openStore is all that changes between one process and many. The function it
+// returns closes the store, and then what the store stands on.
+func openStore(url string, log *slog.Logger) (idempotent.Store, func() error, error) {
+	if url == "memory:" {
+		store := memstore.New(memstore.WithMinAge(young), memstore.WithLogger(log))
+		return store, store.Close, nil
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, nil, fmt.Errorf("-store: %w", err)
+	}
+	client := redis.NewClient(options)
+	store := redisstore.New(client)
+	closeBoth := func() error { return errors.Join(store.Close(), client.Close()) }
+
+	// Without its store the shop could only refuse: say so at once.
+	ctx, cancel := context.WithTimeout(context.Background(), idempotent.DefaultStoreTimeout)
+	defer cancel()
+	if err := idempotent.Ping(ctx, store); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("-store: %w", err), closeBoth())
+	}
+	return store, closeBoth, nil
+}
+
+// service is the shop and what it needs to run and to stop.
+type service struct {
+	log        *slog.Logger
+	store      idempotent.Store
+	closeStore func() error
+	guard      *idempotent.Guard
+	shop       *shop
+	server     *http.Server
+}
+
+func newService(store idempotent.Store, closeStore func() error, charge chargeFunc, log *slog.Logger) *service {
+	guard := idempotent.New(store, idempotent.WithLogger(log), idempotent.WithObserver(logOutcomes(log)))
+	shop := &shop{charge: charge}
+	return &service{
+		log: log, store: store, closeStore: closeStore, guard: guard, shop: shop,
+		server: &http.Server{
+			Handler:           shop.handler(guard.Middleware(principal)),
+			ReadHeaderTimeout: 5 * time.Second,
+			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelError),
+		},
+	}
+}
+
+// serve answers on l until ctx ends. Then it stops: the server first, so that
+// running requests end; the guard, so that their outcomes are recorded; the
+// store last, because the guard records in it.
+func (v *service) serve(ctx context.Context, l net.Listener) error {
+	v.log.Info("listening", "url", "http://"+l.Addr().String())
+	failed := make(chan error, 1)
+	go func() { failed <- v.server.Serve(l) }()
+	select {
+	case err := <-failed:
+		return errors.Join(err, v.closeStore())
+	case <-ctx.Done():
+	}
+	v.log.Info("stopping")
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	shutdownErr := v.server.Shutdown(ctx)
+	drainErr := v.guard.Drain(ctx)
+	return errors.Join(shutdownErr, drainErr, v.closeStore())
+}
+
+// untilSignal returns a context that the first SIGINT or SIGTERM ends. The
+// second one kills the process, as if nobody had asked for signals.
+func untilSignal() context.Context {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx
+}
+
+// logOutcomes logs each execution and each replay. Observers are told of much
+// more; metrics are counted here too.
+func logOutcomes(log *slog.Logger) idempotent.Observer {
+	return idempotent.ObserverFunc(func(ctx context.Context, e idempotent.Event) {
+		switch e.Kind {
+		case idempotent.EventCompleted:
+			log.InfoContext(ctx, "executed", "key", digest(e.Key), "status", e.Status, "unknown", e.Unknown, "took", e.Took)
+		case idempotent.EventReplayed:
+			log.InfoContext(ctx, "replayed", "key", digest(e.Key), "status", e.Status, "unknown", e.Unknown, "age", e.Age)
+		}
+	})
+}
+
+// digest names a key in the log as the library's own lines do: the name in the
+// store holds the user and the client's key, and neither belongs into a log.
+func digest(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return fmt.Sprintf("%x", sum[:8])
+}
