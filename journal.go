@@ -55,7 +55,7 @@ func eventLevel(e Event) slog.Level {
 
 func logEvent(ctx context.Context, l *slog.Logger, level slog.Level, e Event) {
 	attrs := make([]slog.Attr, 0, 7)
-	attrs = append(attrs, slog.String("key", logKey(e.Key)))
+	attrs = append(attrs, slog.String("key", LogKey(e.Key)))
 	if e.Owner != "" {
 		attrs = append(attrs, slog.String("owner", e.Owner))
 	}
@@ -77,9 +77,11 @@ func logEvent(ctx context.Context, l *slog.Logger, level slog.Level, e Event) {
 	l.LogAttrs(ctx, level, "idempotent: "+string(e.Kind), attrs...)
 }
 
-// logKey names a key in a log: store names hold principals and clients' keys,
-// which logs must not show, and a digest still lets lines be matched.
-func logKey(key string) string {
+// LogKey returns the name by which log lines of this package know a store
+// name: the first 16 hex digits of its SHA-256. Store names hold principals and
+// clients' keys, which logs must not show; a digest still lets lines be
+// matched.
+func LogKey(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:8])
 }

@@ -33,7 +33,7 @@ const (
 // kind are zero.
 type Event struct {
 	Kind    EventKind
-	Key     string // store name: it can name a principal and a client's key, so hash it before it is logged
+	Key     string // store name: it can name a principal and a client's key, so log LogKey(Key) instead
 	Owner   string
 	Trace   string
 	Status  Status

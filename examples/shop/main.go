@@ -11,7 +11,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
@@ -162,21 +161,15 @@ func untilSignal() context.Context {
 }
 
 // logOutcomes logs each execution and each replay. Observers are told of much
-// more; metrics are counted here too.
+// more; metrics are counted here too. A store name holds the user and the
+// client's key, and neither belongs into a log.
 func logOutcomes(log *slog.Logger) idempotent.Observer {
 	return idempotent.ObserverFunc(func(ctx context.Context, e idempotent.Event) {
 		switch e.Kind {
 		case idempotent.EventCompleted:
-			log.InfoContext(ctx, "executed", "key", digest(e.Key), "status", e.Status, "unknown", e.Unknown, "took", e.Took)
+			log.InfoContext(ctx, "executed", "key", idempotent.LogKey(e.Key), "status", e.Status, "unknown", e.Unknown, "took", e.Took)
 		case idempotent.EventReplayed:
-			log.InfoContext(ctx, "replayed", "key", digest(e.Key), "status", e.Status, "unknown", e.Unknown, "age", e.Age)
+			log.InfoContext(ctx, "replayed", "key", idempotent.LogKey(e.Key), "status", e.Status, "unknown", e.Unknown, "age", e.Age)
 		}
 	})
-}
-
-// digest names a key in the log as the library's own lines do: the name in the
-// store holds the user and the client's key, and neither belongs into a log.
-func digest(key string) string {
-	sum := sha256.Sum256([]byte(key))
-	return fmt.Sprintf("%x", sum[:8])
 }

@@ -1,0 +1,82 @@
+package idempotent_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// blocks returns the fenced blocks of one language in a document.
+func blocks(t *testing.T, document, language string) []string {
+	t.Helper()
+	text, err := os.ReadFile(document)
+	require.NoError(t, err)
+	var found []string
+	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		found = append(found, m[1])
+	}
+	require.NotEmpty(t, found, "%s has no block of %s", document, language)
+	return found
+}
+
+// The first program of the README is one that CI builds.
+func TestREADME_ProgramIsTheQuickstart(t *testing.T) {
+	source, err := os.ReadFile("examples/quickstart/main.go")
+	require.NoError(t, err)
+	_, program, found := strings.Cut(string(source), "\npackage main\n")
+	require.True(t, found)
+	require.Equal(t, "package main\n"+program, blocks(t, "README.md", "go")[0])
+}
+
+// Every command that a document tells people to run is run by CI. The
+// transcript of the README is played by the test of examples/shop.
+func TestDocuments_CommandsAreRunByCI(t *testing.T) {
+	script, err := os.ReadFile(".ci/run")
+	require.NoError(t, err)
+	lines := strings.Split(string(script), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	for _, document := range []string{"README.md", "CONTRIBUTING.md"} {
+		for _, block := range blocks(t, document, "sh") {
+			for command := range strings.Lines(block) {
+				command = strings.TrimSpace(command)
+				if command == "bash .ci/run" {
+					continue // that is the script itself
+				}
+				require.Contains(t, lines, command, "%s shows a command that CI does not run", document)
+			}
+		}
+	}
+}
+
+// Every error, event and problem code has its place in the one table.
+func TestManual_TableIsWhole(t *testing.T) {
+	manual, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	names := func(file, pattern string) []string {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		var found []string
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+			found = append(found, m[1])
+		}
+		require.NotEmpty(t, found)
+		return found
+	}
+	for _, code := range names("problem.go", `code: "([a-z-]+)"`) {
+		require.Regexp(t, `(?m)^//\t.*\b`+code+` \d{3}\b`, string(manual), "doc.go")
+		require.Contains(t, string(readme), "`"+code+"`", "README.md")
+	}
+	for _, event := range names("observer.go", `EventKind = "([a-z-]+)"`) {
+		require.Regexp(t, `(?m)^//\t.*\s`+event+`\s+idempotent_`+strings.ReplaceAll(event, "-", "_")+`$`, string(manual), "doc.go")
+	}
+	for _, name := range names("errors.go", `(?m)^\t(Err[A-Za-z]+) += errors.New`) {
+		require.Contains(t, string(manual), name, "doc.go")
+	}
+}
