@@ -58,6 +58,7 @@ func TestFullServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "late", e.Result)
 
+	s.NeverPoll()
 	waited := wait(t, s, "waited")
 	redistest.Eventually(t, "subscribed", s.Subscribed)
 	require.NoError(t, s.Complete(ctx, "waited", "a", success("r")))

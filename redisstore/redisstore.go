@@ -169,7 +169,7 @@ func (s *Store) Claim(ctx context.Context, key string, c idempotent.Claim) (idem
 		return idempotent.Entry{}, false, err
 	}
 	head, tail := encodeClaim(key, c)
-	name, args := s.name(key), []any{head, tail, micros(c.Lease)}
+	name, args := s.name(key), []any{head, tail, micros(c.Lease), micros(c.Keep)}
 	reply, err := call(ctx, func() (string, error) {
 		if s.acks > 0 {
 			return s.claimAcknowledged(ctx, name, args)
@@ -208,7 +208,7 @@ func (s *Store) Complete(ctx context.Context, key, owner string, o idempotent.Ou
 	}
 	head, tail := encodeClaim(key, idempotent.Claim{Owner: owner, Fingerprint: o.Fingerprint})
 	return s.step(ctx, "complete", completeScript, key,
-		head, tail, statusWord(o), o.Result, micros(o.Retention), s.channel)
+		head, tail, statusWord(o), o.Result, micros(o.Retention), s.channel, key, owner)
 }
 
 // Release frees a key that owner holds; see [idempotent.Store].

@@ -106,15 +106,16 @@ return answer .. 'pending ' .. time .. ' ' .. number(now) .. ' ' .. #claim .. '\
 //	ARGV[1]  claim field up to and including takeover
 //	ARGV[2]  claim field from the key on
 //	ARGV[3]  lease
+//	ARGV[4]  keep
 //
 // Returns 'c' with the new or renewed claim, 'e' with the entry, 'l' with a
 // lapsed claim, 'f', 'x'; an OOM error where the server is full.
 var claimScript = redis.NewScript(luaRead + luaFinished + luaParse + `
-local new = parse(ARGV[1] .. '0 0 0\n' .. ARGV[2])
 local now = clock()
 local first, fence, gained = now, now, '0'
 local function answer(kind) return kind .. 'pending ' .. time .. ' ' .. number(now) .. ' ' .. #claim .. '\n' .. claim end
 if held then
+  local new = parse(ARGV[1] .. '0 0 0\n' .. ARGV[2])
   if held.key ~= new.key then return 'x' end
   if now < until_ + held.keep then
     if held.owner == new.owner then
@@ -134,7 +135,7 @@ end
 claim = ARGV[1] .. number(first) .. ' ' .. number(fence) .. ' ' .. gained .. '\n' .. ARGV[2]
 time = number(now) .. ' ' .. number(now + ARGV[3])
 redis.call('HSET', name, 'status', 'pending', 'time', time, 'claim', claim)
-local ok = expire(now + ARGV[3] + new.keep)
+local ok = expire(now + ARGV[3] + ARGV[4])
 if type(ok) == 'table' and ok.err then
   -- Not permitted: nothing may stay without an expiry. What was there before has one.
   if not held then redis.pcall('DEL', name) end
@@ -173,17 +174,18 @@ return '+'
 //	ARGV[4]  result
 //	ARGV[5]  retention
 //	ARGV[6]  channel of the waiters
+//	ARGV[7]  key
+//	ARGV[8]  owner
 //
 // Returns '+' (recorded, now or before), '!' (lost), 'f', 'x'.
 var completeScript = redis.NewScript(luaRead + luaParse + luaWake + `
-local new = parse(ARGV[1] .. '0 0 0\n' .. ARGV[2])
 local now
 if held then
-  if held.key ~= new.key then return 'x' end
+  if held.key ~= ARGV[7] then return 'x' end
   if status == 'pending' then now = clock() end
   if now and now >= until_ + held.keep then
     status = nil
-  elseif held.owner ~= new.owner then
+  elseif held.owner ~= ARGV[8] then
     return '!'
   elseif status ~= 'pending' then
     if ARGV[3] == 'unknown' then return '+' end

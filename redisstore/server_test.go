@@ -100,6 +100,7 @@ func TestC034_Commands(t *testing.T) {
 	}{
 		{"fresh claim", func() error { _, _, err := s.Claim(ctx, "k", claim("a")); return err }, []string{"hmget", "exists", "time", "hset", "pexpireat"}},
 		{"in flight", func() error { _, _, err := s.Claim(ctx, "k", claim("b")); return err }, []string{"hmget", "time"}},
+		{"load in flight", func() error { _, _, err := s.Load(ctx, "k"); return err }, []string{"hmget", "time"}},
 		{"renewal", func() error { return s.Renew(ctx, "k", "a", time.Minute) }, []string{"hmget", "time", "pexpireat", "hset"}},
 		{"completion", func() error { return s.Complete(ctx, "k", "a", success("r")) }, []string{"hmget", "time", "pexpireat", "hset"}},
 		{"replay", func() error { _, _, err := s.Claim(ctx, "k", claim("b")); return err }, []string{"hmget"}},
