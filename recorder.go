@@ -349,7 +349,7 @@ func (rec *recorder) interim(status int) {
 	outer := maps.Clone(h)
 	clear(h)
 	maps.Copy(h, rec.header)
-	delete(h, responseReplayed)
+	delete(h, replayedHeader)
 	rec.w.WriteHeader(status)
 	clear(h)
 	maps.Copy(h, outer)
@@ -403,7 +403,7 @@ func (rec *recorder) freeze(status int) {
 				set, f.kind = set[n:], responseAdd
 			}
 		}
-		if http.CanonicalHeaderKey(name) == responseReplayed {
+		if http.CanonicalHeaderKey(name) == replayedHeader {
 			continue // only a replay may say so
 		}
 		first := len(values)
@@ -522,7 +522,7 @@ func (rec *recorder) addTrailers() {
 }
 
 func (rec *recorder) addTrailer(kind responseKind, name string, values []string) {
-	if http.CanonicalHeaderKey(name) == responseReplayed {
+	if http.CanonicalHeaderKey(name) == replayedHeader {
 		return
 	}
 	rec.fields = append(rec.fields, responseField{name: name, kind: kind, values: slices.Clone(values)})

@@ -388,7 +388,7 @@ func TestB42_FirstAnswerAndReplay(t *testing.T) {
 // compare compares a replay with the first answer by the rules for replays.
 func (c recorderTestCase) compare(t *testing.T, http2 bool, first, got recorderTestAnswer) {
 	t.Helper()
-	require.Equal(t, []string{"true"}, got.Header[responseReplayed])
+	require.Equal(t, []string{"true"}, got.Header[replayedHeader])
 	require.Equal(t, first.Status, got.Status)
 	require.Equal(t, first.Dated, got.Dated)
 	require.False(t, got.Broken)
@@ -427,7 +427,7 @@ func (c recorderTestCase) compare(t *testing.T, http2 bool, first, got recorderT
 		delete(header, name)
 	}
 	delete(got.Header, "Content-Length")
-	delete(got.Header, responseReplayed)
+	delete(got.Header, replayedHeader)
 	require.Equal(t, header, got.Header)
 }
 
@@ -475,7 +475,7 @@ func TestC105_InterimAnswersGoThrough(t *testing.T) {
 	var got capture
 	inner := recorderTestLayer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Link", "</a.css>; rel=preload")
-		w.Header().Set(responseReplayed, "true")
+		w.Header().Set(replayedHeader, "true")
 		w.Header().Del("X-Outer")
 		w.WriteHeader(103)
 		w.Header().Del("Link")
@@ -543,18 +543,18 @@ func TestC079_HandlerCannotMarkItsAnswerAsReplay(t *testing.T) {
 			t.Parallel()
 			var got capture
 			srv := recorderTestServer(t, recorderTestLayer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set(responseReplayed, "true")
+				w.Header().Set(replayedHeader, "true")
 				w.Header()["idempotent-replayed"] = []string{"true"}
-				w.Header().Set("Trailer", responseReplayed)
+				w.Header().Set("Trailer", replayedHeader)
 				io.WriteString(w, "fresh")
 				if flush {
 					w.(http.Flusher).Flush()
 				}
-				w.Header().Set(http.TrailerPrefix+responseReplayed, "true")
+				w.Header().Set(http.TrailerPrefix+replayedHeader, "true")
 			}), func(c capture) { got = c }), false)
 			a := recorderTestFetch(t, srv, "POST", "/")
-			require.Empty(t, a.Header[responseReplayed])
-			require.Empty(t, a.Trailer[responseReplayed])
+			require.Empty(t, a.Header[replayedHeader])
+			require.Empty(t, a.Trailer[replayedHeader])
 			require.Equal(t, []string{"Content-Type"}, recorderTestNames(got.response.fields))
 		})
 	}
@@ -616,7 +616,7 @@ func TestB53_OuterFieldsAreOfEachAttempt(t *testing.T) {
 	require.Equal(t, bare, first)
 	bare.Header.Set("X-Request-Id", "3")
 	bare.Header["X-Chain"] = []string{"3", "handler"}
-	bare.Header.Set(responseReplayed, "true")
+	bare.Header.Set(replayedHeader, "true")
 	require.Equal(t, bare, replay)
 	require.Contains(t, stored, "text/html", "guessed once, not by each server anew")
 }
