@@ -176,6 +176,7 @@ func (h *handler) intake(w http.ResponseWriter, r *http.Request) (in intake, ref
 	if in.request, body, refusal = h.hold(w, r); refusal != nil {
 		return in, refusal
 	}
+	defer rewindBody(in.request)
 	if h.keyFunc != nil {
 		if key, in.unkeyed, refusal = h.funcKey(in.request, body); refusal != nil || in.unkeyed {
 			return in, refusal
@@ -295,14 +296,16 @@ func (h *handler) hold(w http.ResponseWriter, r *http.Request) (*http.Request, [
 	}
 	held := new(http.Request)
 	*held = *r
-	held.Body = &heldBody{Reader: bytes.NewReader(buffer.Bytes()), original: r.Body}
+	body := &heldBody{original: r.Body}
+	body.content.Reset(buffer.Bytes())
+	held.Body = body
 	return held, buffer.Bytes(), nil
 }
 
 // heldBody is a request body that has been read already.
 type heldBody struct {
-	io.Reader
-	original io.Closer
+	content  bytes.Reader
+	original io.Closer // nil once it has been closed
 	closed   bool
 }
 
@@ -310,15 +313,26 @@ func (b *heldBody) Read(p []byte) (int, error) {
 	if b.closed {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	return b.Reader.Read(p)
+	return b.content.Read(p)
 }
 
 func (b *heldBody) Close() error {
-	if b.closed {
+	b.closed = true
+	original := b.original
+	if original == nil {
 		return nil
 	}
-	b.closed = true
-	return b.original.Close()
+	b.original = nil
+	return original.Close()
+}
+
+// rewindBody lets the handler read the body from its start, whatever the key
+// and fingerprint functions have read of it, as by Request.FormValue.
+func rewindBody(r *http.Request) {
+	if b, ok := r.Body.(*heldBody); ok {
+		_, _ = b.content.Seek(0, io.SeekStart) // the start is always there
+		b.closed = false
+	}
 }
 
 // handlerRun is one run of the next handler.

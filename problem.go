@@ -129,7 +129,7 @@ type problemDocument struct {
 func (p problem) header(h http.Header, base string, extra problemExtra) {
 	for _, name := range []string{
 		"Content-Length", "Content-Encoding", "Content-Range", "Content-Location", "Content-Digest", "Repr-Digest",
-		"Etag", "Last-Modified", "Expires", "Accept-Ranges", "Trailer", replayedHeader,
+		"Etag", "Last-Modified", "Expires", "Accept-Ranges", "Trailer", "Retry-After", replayedHeader,
 	} {
 		h.Del(name)
 	}

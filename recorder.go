@@ -348,8 +348,11 @@ func (rec *recorder) interim(status int) {
 	}
 	outer := maps.Clone(h)
 	clear(h)
-	maps.Copy(h, rec.header)
-	delete(h, replayedHeader)
+	for name, values := range rec.header {
+		if http.CanonicalHeaderKey(name) != replayedHeader {
+			h[name] = values
+		}
+	}
 	rec.w.WriteHeader(status)
 	clear(h)
 	maps.Copy(h, outer)
