@@ -106,16 +106,17 @@ func (g *Guard) do(ctx context.Context, key string, fn func(context.Context) err
 		if class == ClassDefault {
 			class = classifyError(fnErr, classify)
 		}
+		var result string
 		switch class {
 		case ClassSuccess:
-			return class, encode()
+			result = encode()
 		case ClassFailure:
-			return class, EncodeFailure(fnErr)
+			result = EncodeFailure(fnErr)
 		}
 		if fnErr != nil && errors.Is(context.Cause(ctx), ErrLost) {
 			fnErr = fmt.Errorf("%w: %w", ErrLost, fnErr)
 		}
-		return class, ""
+		return class, result
 	}, opts...)
 	switch {
 	case err != nil:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/gob"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -144,6 +145,39 @@ func TestDoResultThatCannotBeEncoded(t *testing.T) {
 	})
 }
 
+// sayingCodec says something when it encodes.
+type sayingCodec struct {
+	gobCodec
+	say func()
+}
+
+func (c sayingCodec) Encode(v any) ([]byte, error) {
+	c.say()
+	return c.gobCodec.Encode(v)
+}
+
+// What somebody says after the function has returned is too late, also while
+// its result is being encoded: class and result would not fit together.
+func TestDoIsNotTalkedOverAfterItsReturn(t *testing.T) {
+	for name, say := range map[string]func(context.Context){"fail": idempotent.Fail, "release": idempotent.Release} {
+		bubble(t, name, func(t *testing.T) {
+			b := newGuardBench(t)
+			var kept context.Context
+			codec := idempotent.WithCallCodec(sayingCodec{say: func() { say(kept) }})
+			for range 2 {
+				got, err := idempotent.Do(t.Context(), b.Guard, "k", func(ctx context.Context) (int, error) {
+					kept = ctx
+					b.runs.Add(1)
+					return 42, nil
+				}, codec)
+				require.NoError(t, err)
+				require.Equal(t, 42, got)
+			}
+			require.EqualValues(t, 1, b.runs.Load())
+		})
+	}
+}
+
 // A value is encoded only where repeats need it: a codec may not expect what
 // comes with an error.
 func TestDoDoesNotEncodeFailures(t *testing.T) {
@@ -157,6 +191,12 @@ func TestDoDoesNotEncodeFailures(t *testing.T) {
 type panicking struct{ n int }
 
 func (p *panicking) MarshalText() ([]byte, error) { return fmt.Append(nil, p.n), nil }
+
+// otherJSON is a codec whose results look like those without one.
+type otherJSON struct{}
+
+func (otherJSON) Encode(v any) ([]byte, error)    { return json.Marshal(v) }
+func (otherJSON) Decode(data []byte, v any) error { return json.Unmarshal(data, v) }
 
 func TestDoOtherEncodingIsCorrupt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +214,17 @@ func TestDoOtherEncodingIsCorrupt(t *testing.T) {
 			require.Zero(t, got)
 			require.Zero(t, b.runs.Load())
 		}
-		_, _, err := b.Run(t.Context(), "failed", func(context.Context) (idempotent.Class, string) { return idempotent.ClassFailure, "plain" })
+		other := idempotent.WithCallCodec(otherJSON{})
+		_, err := idempotent.Do(t.Context(), b.Guard, "codec", func(context.Context) (int, error) { return 7, nil }, other)
+		require.NoError(t, err)
+		_, err = idempotent.Do(t.Context(), b.Guard, "codec", fail)
+		require.ErrorIs(t, err, idempotent.ErrCorrupt, "although it would decode")
+		_, _, err = b.Run(t.Context(), "half", b.succeed(`j{"ID":"r1","Cents":"many"}`))
+		require.NoError(t, err)
+		half, err := idempotent.Do(t.Context(), b.Guard, "half", func(context.Context) (receipt, error) { return receipt{}, nil })
+		require.ErrorIs(t, err, idempotent.ErrCorrupt)
+		require.Zero(t, half, "no half of a value")
+		_, _, err = b.Run(t.Context(), "failed", func(context.Context) (idempotent.Class, string) { return idempotent.ClassFailure, "plain" })
 		require.NoError(t, err)
 		require.ErrorIs(t, b.Do(t.Context(), "failed", func(context.Context) error { return nil }), idempotent.ErrCorrupt)
 		_, err = idempotent.Do(t.Context(), b.Guard, "value", func(context.Context) (int, error) { return 7, nil })
@@ -192,20 +242,27 @@ func TestDoPassesRefusalsOn(t *testing.T) {
 	})
 }
 
+// Whatever the error says of the operation, and without a trace in what is
+// recorded.
 func TestDoErrorOfALostClaim(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newGuardBench(t, idempotent.WithLease(time.Second))
-		go func() {
-			time.Sleep(100 * time.Millisecond)
-			_ = idempotent.Delete(context.Background(), b.store, "k")
-		}()
-		err := b.Do(t.Context(), "k", func(ctx context.Context) error {
-			<-ctx.Done()
-			return ctx.Err()
+	for name, said := range map[string]error{"plain": errBoom, "failed": idempotent.ErrFailed, "released": idempotent.ErrReleased} {
+		bubble(t, name, func(t *testing.T) {
+			b := newGuardBench(t, idempotent.WithLease(time.Second))
+			go func() {
+				time.Sleep(100 * time.Millisecond)
+				_ = idempotent.Delete(context.Background(), b.store, "k")
+			}()
+			err := b.Do(t.Context(), "k", func(ctx context.Context) error {
+				<-ctx.Done()
+				return fmt.Errorf("%w: %w", ctx.Err(), said)
+			})
+			require.ErrorIs(t, err, idempotent.ErrLost)
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, err, said)
+			e, _ := b.load(t, "k")
+			require.NotContains(t, e.Result, "lost")
 		})
-		require.ErrorIs(t, err, idempotent.ErrLost)
-		require.ErrorIs(t, err, context.Canceled)
-	})
+	}
 }
 
 // C092: sentinels keep their identity through wrapping.

@@ -77,6 +77,9 @@ func (g *Guard) Drain(ctx context.Context) error {
 	case <-idle:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("idempotent: drain: %d still running: %w", g.drain.left(), ctx.Err())
 	}
+	if left := g.drain.left(); left > 0 {
+		return fmt.Errorf("idempotent: drain: %d still running: %w", left, ctx.Err())
+	}
+	return nil // both at once
 }

@@ -16,7 +16,8 @@ func (g *Guard) execute(ctx context.Context, e Entry, sent time.Time, c *call, o
 	}
 	opCtx, cancel := context.WithCancelCause(context.WithValue(ctx, executionKey{}, x))
 	l := &lease{g: g, x: x, ctx: context.WithoutCancel(opCtx), cancel: cancel}
-	l.start(sent)
+	began := time.Now()
+	l.start(sent, began)
 
 	var class Class
 	var result string
@@ -25,10 +26,13 @@ func (g *Guard) execute(ctx context.Context, e Entry, sent time.Time, c *call, o
 	// own stack, after the outcome is recorded.
 	defer func() {
 		end := l.stop()
-		class = settledClass(class, Class(x.said.Load()), returned)
+		class = settledClass(class, x.conclude(), returned)
 		cancel(nil)
 		rec = Record{Class: class, Result: result, Claimed: e.Claimed, Completed: time.Now()}
-		g.settle(l.ctx, settlement{x: x, class: class, outcome: g.outcome(class, result, c.fingerprint), began: sent, end: end, told: l.lost})
+		g.settle(l.ctx, settlement{
+			x: x, class: class, outcome: g.outcome(class, result, c.fingerprint),
+			took: rec.Completed.Sub(began), end: end, told: l.lost,
+		})
 	}()
 	class, result = op(opCtx)
 	returned = true
@@ -66,9 +70,9 @@ type settlement struct {
 	x       *execution
 	class   Class
 	outcome Outcome
-	began   time.Time
-	end     time.Time // until when the claim stands
-	told    bool      // the operation has learnt that its claim is lost
+	took    time.Duration // of the operation alone
+	end     time.Time     // until when the claim stands
+	told    bool          // the operation has learnt that its claim is lost
 }
 
 // The pauses between two attempts to settle.
@@ -81,9 +85,14 @@ const (
 // what a caller is answered is on record, and in the background until the
 // lease ends where the store fails. It takes over the registration with drain.
 func (g *Guard) settle(ctx context.Context, s settlement) {
+	goesOn := false
+	defer func() { // also on a panic, of the store or of an observer
+		if !goesOn {
+			g.drain.end()
+		}
+	}()
 	err := g.settleOnce(ctx, s, g.storeTimeout)
 	if g.settled(ctx, s, err) {
-		g.drain.end()
 		return
 	}
 	now := time.Now()
@@ -92,6 +101,7 @@ func (g *Guard) settle(ctx context.Context, s settlement) {
 		// else could run. Its outcome deserves as many attempts as another's.
 		s.end = now.Add(g.lease)
 	}
+	goesOn = true
 	go func() {
 		defer g.drain.end()
 		for pause := settleFirst; ; pause = min(2*pause, settleMost) {
@@ -148,7 +158,7 @@ func (g *Guard) unsettled(ctx context.Context, s settlement, err error) {
 }
 
 func (s *settlement) event(kind EventKind, err error) Event {
-	e := Event{Kind: kind, Key: s.x.Key, Owner: s.x.Owner, Trace: s.x.Trace, Took: time.Since(s.began), Err: err}
+	e := Event{Kind: kind, Key: s.x.Key, Owner: s.x.Owner, Trace: s.x.Trace, Took: s.took, Err: err}
 	if s.class != ClassRelease {
 		e.Status, e.Unknown = s.outcome.Status, s.outcome.Unknown
 	}

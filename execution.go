@@ -47,7 +47,17 @@ type Execution struct {
 // execution is what the guard and the operation share while it runs.
 type execution struct {
 	Execution
-	said atomic.Int32 // a Class
+	said atomic.Int32 // a Class, or concluded
+}
+
+// concluded in the place of what an operation says: it is too late.
+const concluded = -1
+
+// conclude returns what the operation has said of itself, or ClassDefault, and
+// lets it say no more. Asked again it returns ClassDefault: what the operation
+// answers then is built on the first answer.
+func (x *execution) conclude() Class {
+	return max(Class(x.said.Swap(concluded)), ClassDefault)
 }
 
 type executionKey struct{}
@@ -85,15 +95,22 @@ func Unknown(ctx context.Context) { say(ctx, ClassUnknown) }
 func Release(ctx context.Context) { say(ctx, ClassRelease) }
 
 func say(ctx context.Context, c Class) {
-	if x := executionOf(ctx); x != nil {
-		x.said.Store(int32(c))
+	x := executionOf(ctx)
+	if x == nil {
+		return
+	}
+	for {
+		said := x.said.Load()
+		if said == concluded || x.said.CompareAndSwap(said, int32(c)) {
+			return
+		}
 	}
 }
 
-// saidClass is what the operation has said of itself so far, or ClassDefault.
+// saidClass concludes the operation of ctx; see [execution.conclude].
 func saidClass(ctx context.Context) Class {
 	if x := executionOf(ctx); x != nil {
-		return Class(x.said.Load())
+		return x.conclude()
 	}
 	return ClassDefault
 }

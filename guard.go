@@ -29,7 +29,7 @@ func New(store Store, opts ...Option) *Guard {
 		store:    store,
 		log:      &journal{},
 		drain:    &drain{},
-		unclaims: &unclaims{},
+		unclaims: newUnclaims(),
 		settings: settings{
 			lease:            DefaultLease,
 			successRetention: DefaultSuccessRetention,
@@ -98,6 +98,7 @@ const noResult = "\x00"
 //   - ctx ended before op began: its error, or a *StoreError that wraps it.
 //
 // Run blocks as long as op does, plus at most two store timeouts and the wait.
+// A result of one zero byte means none, and is replayed as "".
 func (g *Guard) Run(ctx context.Context, key string, op func(context.Context) (Class, string), opts ...CallOption) (rec Record, replayed bool, err error) {
 	if op == nil {
 		return Record{}, false, fmt.Errorf("%w: the operation is nil", ErrInvalid)
@@ -145,11 +146,26 @@ func (g *Guard) claim(ctx context.Context, key string, c *call) (e Entry, f find
 		return e, free, sent, err
 	}
 	if !g.drain.begin() {
-		e, err = g.look(ctx, key)
+		e, err = g.look(ctx, key, c)
 		return e, held, sent, err
+	}
+	if g.unclaims.full() {
+		g.drain.end()
+		return e, held, sent, &StoreError{Op: "claim", Err: errBacklog}
 	}
 	owner := rand.Text()
 	sent = time.Now()
+	landed := sent.Add(g.storeTimeout).Add(g.lease) // by then, if ever
+	decided := false                                // it is known that no claim is left without anybody
+	// Also on a panic, of the store or of an observer.
+	defer func() {
+		if !decided {
+			g.unclaim(key, owner, landed)
+		}
+		if f != claimed {
+			g.drain.end()
+		}
+	}()
 	var ok bool
 	err = g.step(ctx, "claim", key, g.storeTimeout, func(ctx context.Context) (err error) {
 		e, ok, err = g.store.Claim(ctx, key, Claim{
@@ -162,22 +178,23 @@ func (g *Guard) claim(ctx context.Context, key string, c *call) (e Entry, f find
 		})
 		return err
 	})
-	if err == nil && ok && time.Since(sent) > g.lease {
-		// Others may have found it lapsed by now.
-		err = &StoreError{Op: "claim", Err: errLate}
+	if err == nil && ok {
+		switch answered := time.Now(); {
+		case answered.Sub(sent) > g.lease:
+			// Others may have found it lapsed by now.
+			err = &StoreError{Op: "claim", Err: errLate}
+		case ctx.Err() != nil:
+			// Nothing has happened yet, and nobody is left who wants it.
+			err = &StoreError{Op: "claim", Err: ctx.Err()}
+			landed = answered // for certain: one release is enough
+		}
 	}
-	if err == nil && ok && ctx.Err() != nil {
-		// Nothing has happened yet, and nobody is left who wants it.
-		err = &StoreError{Op: "claim", Err: ctx.Err()}
-	}
-	switch {
-	case err == nil && ok:
+	if err == nil && ok {
 		g.tellClaimed(ctx, e)
+		decided = true
 		return e, claimed, sent, nil
-	case err != nil && !definite(err):
-		g.unclaim(ctx, key, owner, sent)
 	}
-	g.drain.end()
+	decided = err == nil || definite(err)
 	return e, held, sent, err
 }
 
@@ -192,26 +209,31 @@ func (g *Guard) tellClaimed(ctx context.Context, e Entry) {
 }
 
 // look loads key for a guard that makes no new claims.
-func (g *Guard) look(ctx context.Context, key string) (e Entry, err error) {
+func (g *Guard) look(ctx context.Context, key string, c *call) (e Entry, err error) {
 	var ok bool
 	err = g.step(ctx, "load", key, g.storeTimeout, func(ctx context.Context) (err error) {
 		e, ok, err = g.store.Load(ctx, key)
 		return err
 	})
-	if err == nil && (!ok || g.takeOver && abandoned(e)) {
+	if err == nil && (!ok || g.takeOver && abandoned(e) && e.Fingerprint == c.fingerprint) {
 		// Another instance can run it.
 		err = fmt.Errorf("%w: the guard is draining", ErrClosed)
 	}
 	return e, err
 }
 
-// step sends one call to the store: under its own timeout, with its errors
-// sorted, and with the log told of an outage.
+// step sends one call to the store, under its own timeout.
 func (g *Guard) step(ctx context.Context, name, key string, timeout time.Duration, send func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	start := time.Now()
-	err := send(bounded)
+	return g.sorted(ctx, name, key, start, send(bounded))
+}
+
+// sorted is the one place that tells a decision of the store from a failure:
+// the log learns of an outage and of its end, and what comes back is definite
+// or a StoreError.
+func (g *Guard) sorted(ctx context.Context, name, key string, start time.Time, err error) error {
 	if err == nil || definite(err) {
 		g.log.answered(ctx)
 		if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNewerFormat) {
@@ -252,7 +274,7 @@ func abandoned(e Entry) bool { return e.Status == Failed && e.Unknown && e.Resul
 
 // answer tells a caller what the entry of somebody else says.
 func (g *Guard) answer(ctx context.Context, e Entry, c *call) (Record, bool, error) {
-	event := Event{Key: e.Key, Owner: e.Owner, Trace: c.trace, Status: e.Status, Unknown: e.Unknown, Age: time.Since(e.Claimed)}
+	event := Event{Key: e.Key, Owner: e.Owner, Trace: c.trace, Status: e.Status, Unknown: e.Unknown, Age: max(0, time.Since(e.Claimed))}
 	rec := Record{Class: classOf(e), Claimed: e.Claimed}
 	var err error
 	replayed := false
@@ -315,12 +337,12 @@ func (g *Guard) outcome(c Class, result, fingerprint string) Outcome {
 	return o
 }
 
-// isNil reports whether v is nil or an interface that holds a nil pointer,
-// which would panic at the first request instead of at construction.
+// isNil reports whether v is nil or an interface that holds a nil pointer or
+// function, which would panic at the first request instead of at construction.
 func isNil(v any) bool {
 	if v == nil {
 		return true
 	}
 	r := reflect.ValueOf(v)
-	return r.Kind() == reflect.Pointer && r.IsNil()
+	return (r.Kind() == reflect.Pointer || r.Kind() == reflect.Func) && r.IsNil()
 }

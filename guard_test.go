@@ -87,6 +87,18 @@ func (l *eventLog) count(kind idempotent.EventKind) int {
 	return n
 }
 
+// last returns the last event of a kind, which there must be.
+func (l *eventLog) last(t *testing.T, kind idempotent.EventKind) (last idempotent.Event) {
+	t.Helper()
+	for _, e := range l.all() {
+		if e.Kind == kind {
+			last = e
+		}
+	}
+	require.Equal(t, kind, last.Kind)
+	return last
+}
+
 func (l *eventLog) kinds() []idempotent.EventKind {
 	var kinds []idempotent.EventKind
 	for _, e := range l.all() {
@@ -218,6 +230,7 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"WithCallCodec":                        func() { idempotent.WithCallCodec(nil) },
 		"WithCallClassify":                     func() { idempotent.WithCallClassify(nil) },
 		"With: WithObserver belongs to New":    func() { idempotent.New(store).With(idempotent.WithObserver(&eventLog{})) },
+		"With: WithLogger belongs to New":      func() { idempotent.New(store).With(idempotent.WithLogger(slog.Default())) },
 		"NewJanitor: the Sweeper is nil":       func() { idempotent.NewJanitor(nil, time.Second) },
 		"NewJanitor: the interval":             func() { idempotent.NewJanitor(store, 0) },
 		"Middleware: the PrincipalFunc is nil": func() { idempotent.New(store).Middleware(nil) },
@@ -253,6 +266,17 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 	require.NotPanics(t, func() {
 		idempotent.New(store, idempotent.Option{}).With(idempotent.Option{}).Middleware(idempotent.Anonymous, idempotent.HTTPOption{})
 	})
+}
+
+// A nil observer is nobody, in whatever form it comes.
+func TestNilObserverIsNobody(t *testing.T) {
+	store := memstore.New()
+	t.Cleanup(func() { _ = store.Close() })
+	var log *eventLog
+	for name, o := range map[string]idempotent.Observer{"nil": nil, "pointer": log, "func": idempotent.ObserverFunc(nil)} {
+		g := idempotent.New(store, idempotent.WithObserver(o))
+		require.NotPanics(t, func() { _, _, _ = g.Run(t.Context(), name, nothing) }, name)
+	}
 }
 
 // C022, B35: one atomic claim decides.
@@ -320,6 +344,7 @@ func TestRunInFlight(t *testing.T) {
 		// It is not worth waiting for, either.
 		_, _, err = b.Run(t.Context(), "k", b.succeed(""), idempotent.WithCallFingerprint("other"), idempotent.WithCallWait(time.Hour))
 		require.ErrorIs(t, err, idempotent.ErrKeyReused)
+		require.Equal(t, 5*time.Second, time.Since(began))
 		close(release)
 		synctest.Wait()
 
@@ -407,6 +432,30 @@ func TestRunSaid(t *testing.T) {
 	})
 }
 
+// A store's clock may run ahead of ours.
+func TestAgeIsNeverNegative(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := memstore.New()
+		defer mem.Close()
+		events := &eventLog{}
+		g := idempotent.New(aheadStore{mem}, idempotent.WithObserver(events))
+		for range 2 {
+			_, _, err := g.Run(t.Context(), "k", nothing)
+			require.NoError(t, err)
+		}
+		require.Zero(t, events.last(t, idempotent.EventReplayed).Age)
+	})
+}
+
+// aheadStore is a store whose clock is a minute ahead.
+type aheadStore struct{ idempotent.Store }
+
+func (s aheadStore) Claim(ctx context.Context, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
+	e, ok, err := s.Store.Claim(ctx, key, c)
+	e.Claimed, e.Timestamp, e.Expires = e.Claimed.Add(time.Minute), e.Timestamp.Add(time.Minute), e.Expires.Add(time.Minute)
+	return e, ok, err
+}
+
 func TestFromContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newGuardBench(t)
@@ -433,6 +482,24 @@ func TestFromContext(t *testing.T) {
 		require.Equal(t, idempotent.Success, e.Status)
 		e, _ = b.load(t, "inner")
 		require.Equal(t, idempotent.Failed, e.Status)
+	})
+}
+
+// An operation that asks for its own key is told the truth, at once.
+func TestNestedRunOfTheSameKeyIsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newGuardBench(t)
+		began := time.Now()
+		rec, _, err := b.Run(t.Context(), "k", func(ctx context.Context) (idempotent.Class, string) {
+			_, _, err := b.Run(ctx, "k", b.succeed("inner"))
+			var inFlight *idempotent.InFlightError
+			require.ErrorAs(t, err, &inFlight)
+			return idempotent.ClassSuccess, "outer"
+		})
+		require.NoError(t, err)
+		require.Equal(t, "outer", rec.Result)
+		require.Zero(t, time.Since(began))
+		require.Zero(t, b.runs.Load())
 	})
 }
 
@@ -484,6 +551,9 @@ func TestC002_EndedContextClaimsNothing(t *testing.T) {
 			synctest.Wait()
 			_, ok := b.load(t, "k")
 			require.False(t, ok, "nothing happened, so the key must be free")
+			began := time.Now()
+			require.NoError(t, b.Drain(t.Context()))
+			require.Zero(t, time.Since(began), "a claim that was answered cannot land late")
 			require.Zero(t, b.runs.Load())
 			require.Zero(t, b.events.count(idempotent.EventStoreError))
 		})
@@ -502,9 +572,52 @@ func TestStoreErrorsAreToldApart(t *testing.T) {
 			require.ErrorIs(t, err, sentinel)
 			var storeErr *idempotent.StoreError
 			require.False(t, errors.As(err, &storeErr))
-			require.NoError(t, b.Drain(t.Context()), "a store that answered claimed nothing: there is nothing to release")
+			want := 0 // a decision is nothing to tell of, what cannot be read is
+			if errors.Is(sentinel, idempotent.ErrCorrupt) || errors.Is(sentinel, idempotent.ErrNewerFormat) {
+				want = 1
+			}
+			require.Equal(t, want, b.events.count(idempotent.EventStoreError))
+			require.NoError(t, b.Drain(t.Context()))
+			require.Zero(t, b.store.Calls(storetest.OpRelease), "a store that answered claimed nothing: there is nothing to release")
 		})
 	}
+	bubble(t, "a StoreError is wrapped once", func(t *testing.T) {
+		b := newGuardBench(t)
+		want := &idempotent.StoreError{Op: "dial", Err: errBoom}
+		b.store.Before(storetest.OpClaim, func(context.Context, string) error { return want })
+		_, _, err := b.Run(t.Context(), "k", b.succeed(""))
+		require.Equal(t, want, err)
+	})
+	bubble(t, "a stall ends with the store timeout", func(t *testing.T) {
+		b := newGuardBench(t)
+		stall := func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		b.store.Before(storetest.OpClaim, stall)
+		b.store.Before(storetest.OpLoad, stall)
+		for range 2 {
+			began := time.Now()
+			_, _, err := b.Run(t.Context(), "k", b.succeed(""))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorAs(t, err, new(*idempotent.StoreError))
+			require.Equal(t, idempotent.DefaultStoreTimeout, time.Since(began))
+			require.NoError(t, b.Drain(t.Context())) // from now on Run only looks
+		}
+		b.store.Before(storetest.OpLoad, nil)
+	})
+	bubble(t, "a caller who leaves says nothing of the store", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpClaim, func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _, err := b.Run(ctx, "k", b.succeed(""))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Zero(t, b.events.count(idempotent.EventStoreError))
+	})
 	bubble(t, "anything else", func(t *testing.T) {
 		b := newGuardBench(t)
 		b.store.Down(errBoom)
@@ -515,5 +628,60 @@ func TestStoreErrorsAreToldApart(t *testing.T) {
 		require.Equal(t, "claim", storeErr.Op)
 		require.Zero(t, b.runs.Load())
 		require.GreaterOrEqual(t, b.events.count(idempotent.EventStoreError), 1)
+	})
+}
+
+// An observer may panic, and nothing catches it; what the guard holds is
+// balanced all the same.
+func TestPanicOfAnObserverLeavesNothingBehind(t *testing.T) {
+	for _, kind := range []idempotent.EventKind{
+		idempotent.EventClaimed, idempotent.EventCompleted, idempotent.EventReleased, idempotent.EventStoreError,
+		idempotent.EventReplayed, idempotent.EventLost, idempotent.EventNotRecorded,
+	} {
+		bubble(t, string(kind), func(t *testing.T) {
+			mem := memstore.New()
+			defer mem.Close()
+			store := storetest.NewFaulty(mem)
+			panics := true
+			g := idempotent.New(store, idempotent.WithLogger(slog.New(slog.DiscardHandler)),
+				idempotent.WithObserver(idempotent.ObserverFunc(func(_ context.Context, e idempotent.Event) {
+					if panics && e.Kind == kind {
+						panics = false
+						panic("observer")
+					}
+				})))
+			class := idempotent.ClassSuccess
+			ran := false
+			op := func(context.Context) (idempotent.Class, string) { ran = true; return class, "" }
+			run := func() { _, _, _ = g.Run(t.Context(), "k", op) }
+			switch kind {
+			case idempotent.EventReleased:
+				class = idempotent.ClassRelease
+			case idempotent.EventStoreError:
+				store.After(storetest.OpClaim, func(context.Context, string) error { return errBoom })
+			case idempotent.EventReplayed:
+				run()
+			case idempotent.EventLost, idempotent.EventNotRecorded:
+				store.Before(storetest.OpComplete, func(context.Context, string) error { return idempotent.ErrLost })
+			}
+			require.PanicsWithValue(t, "observer", run)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			require.NoError(t, g.Drain(ctx))
+			if !ran {
+				_, found, err := mem.Load(t.Context(), "k")
+				require.NoError(t, err)
+				require.False(t, found, "nothing ran, so the key must be free")
+			}
+		})
+	}
+	bubble(t, "a store that panics", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.After(storetest.OpClaim, func(context.Context, string) error { panic("store") })
+		require.PanicsWithValue(t, "store", func() { _, _, _ = b.Run(t.Context(), "k", b.succeed("")) })
+		b.store.After(storetest.OpClaim, nil)
+		synctest.Wait()
+		_, found := b.load(t, "k")
+		require.False(t, found)
 	})
 }

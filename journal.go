@@ -55,7 +55,9 @@ func eventLevel(e Event) slog.Level {
 
 func logEvent(ctx context.Context, l *slog.Logger, level slog.Level, e Event) {
 	attrs := make([]slog.Attr, 0, 7)
-	attrs = append(attrs, slog.String("key", LogKey(e.Key)))
+	if e.Key != "" {
+		attrs = append(attrs, slog.String("key", LogKey(e.Key)))
+	}
 	if e.Owner != "" {
 		attrs = append(attrs, slog.String("owner", e.Owner))
 	}
@@ -87,13 +89,15 @@ func LogKey(key string) string {
 }
 
 // outage turns many failures of one store into a few log lines: one at the
-// start, one a minute, one at the end.
+// start, one a minute, one at the end. A store that comes and goes has no more
+// of them.
 type outage struct {
 	down     atomic.Bool // read without the lock by every answer of a healthy store
 	mu       sync.Mutex  // guards the fields below
 	since    time.Time
-	logged   time.Time
 	failures int
+	logged   time.Time // the last line that told of an outage
+	told     bool      // a line has told of this one
 }
 
 const outageInterval = time.Minute
@@ -105,9 +109,10 @@ func (j *journal) answered(ctx context.Context) {
 		return
 	}
 	o.mu.Lock()
-	was, since, failures := o.down.Swap(false), o.since, o.failures
+	ends := o.down.Swap(false) && o.told
+	since, failures := o.since, o.failures
 	o.mu.Unlock()
-	if was {
+	if ends {
 		j.log().LogAttrs(ctx, slog.LevelInfo, "idempotent: store answers again",
 			slog.Duration("after", time.Since(since)), slog.Int("failures", failures))
 	}
@@ -118,15 +123,14 @@ func (j *journal) failed(ctx context.Context, err error) {
 	o := &j.outage
 	now := time.Now()
 	o.mu.Lock()
-	starts := !o.down.Swap(true)
-	if starts {
-		o.since, o.failures = now, 0
+	if !o.down.Swap(true) {
+		o.since, o.failures, o.told = now, 0, false
 	}
 	o.failures++
 	since, failures := o.since, o.failures
-	due := starts || now.Sub(o.logged) >= outageInterval
+	due := now.Sub(o.logged) >= outageInterval
 	if due {
-		o.logged = now
+		o.logged, o.told = now, true
 	}
 	o.mu.Unlock()
 	if due {

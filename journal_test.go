@@ -6,7 +6,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"log"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -64,6 +67,40 @@ func TestC088_LogShowsNoKey(t *testing.T) {
 	})
 }
 
+// An event without a key has no digest of nothing.
+func TestLogOfAnUnkeyedRequest(t *testing.T) {
+	var book logBook
+	mem := memstore.New()
+	defer mem.Close()
+	g := idempotent.New(mem, idempotent.WithLogger(book.logger(slog.LevelDebug)))
+	h := g.Middleware(idempotent.Anonymous, idempotent.WithOptionalKey())(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", nil))
+	lines := book.lines(t)
+	require.Len(t, lines, 1)
+	require.Equal(t, "idempotent: unkeyed", lines[0]["msg"])
+	require.NotContains(t, lines[0], "key")
+}
+
+// The default logger is looked up at each line: many programs set it late.
+func TestLogGoesToTheDefaultLogger(t *testing.T) {
+	mem := memstore.New()
+	defer mem.Close()
+	g := idempotent.New(mem)
+	var book logBook
+	before, out, flags := slog.Default(), log.Writer(), log.Flags()
+	defer func() {
+		slog.SetDefault(before)
+		log.SetOutput(out)
+		log.SetFlags(flags)
+	}()
+	slog.SetDefault(book.logger(slog.LevelDebug))
+	_, _, err := g.Run(t.Context(), "default logger", nothing)
+	require.NoError(t, err)
+	slog.SetDefault(before)
+	sum := sha256.Sum256([]byte("default logger"))
+	require.Contains(t, book.String(), hex.EncodeToString(sum[:8]))
+}
+
 func TestLogLevels(t *testing.T) {
 	level := func(t *testing.T, cause func(t *testing.T, g *idempotent.Guard, s *storetest.Faulty)) map[string]string {
 		t.Helper()
@@ -78,6 +115,9 @@ func TestLogLevels(t *testing.T) {
 		levels := map[string]string{}
 		for _, line := range book.lines(t) {
 			levels[line["msg"].(string)] = line["level"].(string)
+			if line["level"] == "ERROR" {
+				require.Contains(t, line["err"], "idempotent: ")
+			}
 		}
 		return levels
 	}
@@ -152,6 +192,95 @@ func TestOutageIsSummedUp(t *testing.T) {
 		require.Equal(t, []string{"ERROR", "ERROR", "ERROR", "INFO"}, levels)
 		require.Contains(t, book.String(), `"failures":1,`)
 		require.NoError(t, g.Drain(t.Context()))
+
+		// The next one is counted anew.
+		time.Sleep(time.Hour)
+		book.Reset()
+		s.Before(storetest.OpLoad, func(context.Context, string) error { return errBoom })
+		for range 3 {
+			require.ErrorIs(t, g.Resolve(t.Context(), "k", "o", idempotent.ClassSuccess, ""), errBoom)
+			time.Sleep(time.Second)
+		}
+		s.Before(storetest.OpLoad, nil)
+		require.ErrorIs(t, g.Resolve(t.Context(), "k", "o", idempotent.ClassSuccess, ""), idempotent.ErrLost)
+		lines := book.lines(t)
+		require.Len(t, lines, 2)
+		require.EqualValues(t, 3, lines[1]["failures"])
+		require.EqualValues(t, 3*time.Second, lines[1]["after"])
+	})
+}
+
+// A store that fails now and then does not flood the log.
+func TestStoreThatComesAndGoesIsSummedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		mem := memstore.New(memstore.WithLogger(slog.New(slog.DiscardHandler)))
+		defer mem.Close()
+		s := storetest.NewFaulty(mem)
+		g := idempotent.New(s, idempotent.WithLogger(book.logger(slog.LevelInfo)))
+		fail := true
+		s.Before(storetest.OpClaim, func(context.Context, string) error {
+			if fail = !fail; fail {
+				return nil
+			}
+			return errBoom
+		})
+		for range 150 {
+			_, _, _ = g.Run(t.Context(), "k", nothing)
+			time.Sleep(time.Second)
+		}
+		require.NoError(t, g.Drain(t.Context()))
+		levels := map[any]int{}
+		for _, line := range book.lines(t) {
+			levels[line["level"]]++
+		}
+		require.Equal(t, 3, levels["ERROR"])
+		require.Positive(t, levels["INFO"])
+		require.LessOrEqual(t, levels["INFO"], 3)
+	})
+}
+
+// What events say, field by field.
+func TestEventsSayWhatHappened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newGuardBench(t, idempotent.WithTakeOver(), idempotent.WithLease(10*time.Second))
+		op := func(context.Context) (idempotent.Class, string) {
+			time.Sleep(2 * time.Second)
+			return idempotent.ClassUnknown, "result"
+		}
+		began := time.Now()
+		rec, _, err := b.Run(t.Context(), "k", op, idempotent.WithCallTrace("first"))
+		require.NoError(t, err)
+		require.True(t, rec.Claimed.Equal(began))
+		require.True(t, rec.Completed.Equal(began.Add(2*time.Second)))
+		e, _ := b.load(t, "k")
+		require.Equal(t, idempotent.Event{
+			Kind: idempotent.EventClaimed, Key: "k", Owner: e.Owner, Trace: "first", Status: idempotent.Pending,
+		}, b.events.last(t, idempotent.EventClaimed))
+		require.Equal(t, idempotent.Event{
+			Kind: idempotent.EventCompleted, Key: "k", Owner: e.Owner, Trace: "first", Status: idempotent.Failed, Unknown: true, Took: 2 * time.Second,
+		}, b.events.last(t, idempotent.EventCompleted))
+
+		time.Sleep(3 * time.Second)
+		_, _, err = b.Run(t.Context(), "k", op, idempotent.WithCallTrace("second"))
+		require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
+		require.Equal(t, idempotent.Event{
+			Kind: idempotent.EventReplayed, Key: "k", Owner: e.Owner, Trace: "second", Status: idempotent.Failed, Unknown: true, Age: 5 * time.Second,
+		}, b.events.last(t, idempotent.EventReplayed))
+
+		_, ok, err := b.store.Claim(t.Context(), "dead", idempotent.Claim{Owner: "dead", Lease: time.Second, Keep: time.Hour, TakeOver: true})
+		require.NoError(t, err)
+		require.True(t, ok)
+		time.Sleep(7 * time.Second)
+		_, _, err = b.Run(t.Context(), "dead", func(context.Context) (idempotent.Class, string) { return idempotent.ClassRelease, "" })
+		require.NoError(t, err)
+		taken := b.events.last(t, idempotent.EventTakenOver)
+		require.Equal(t, idempotent.Event{
+			Kind: idempotent.EventTakenOver, Key: "dead", Owner: taken.Owner, Status: idempotent.Pending, Age: 7 * time.Second,
+		}, taken)
+		require.Equal(t, idempotent.Event{
+			Kind: idempotent.EventReleased, Key: "dead", Owner: taken.Owner,
+		}, b.events.last(t, idempotent.EventReleased))
 	})
 }
 

@@ -35,15 +35,15 @@ type lease struct {
 	stopped bool
 }
 
-// start begins to renew a claim that was sent at sent: a claim's lease runs
-// from a moment after that, so counting from it errs on the safe side.
-func (l *lease) start(sent time.Time) {
+// start begins, now, to renew a claim that was sent at sent: a claim's lease
+// runs from a moment after that, so counting from it errs on the safe side.
+func (l *lease) start(sent, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.began = sent
 	l.end = sent.Add(l.g.lease)
 	l.report = sent.Add(l.long())
-	l.timer = time.AfterFunc(time.Until(sent.Add(l.g.lease/renewals)), l.tick)
+	l.timer = time.AfterFunc(sent.Add(l.g.lease/renewals).Sub(now), l.tick)
 }
 
 // stop ends the renewals and returns until when the claim stands. A renewal
@@ -78,10 +78,14 @@ func (l *lease) limit() time.Time {
 // tick runs in the timer's goroutine and sends one renewal.
 func (l *lease) tick() {
 	l.mu.Lock()
-	if l.stopped {
+	if l.stopped || l.lost {
 		l.mu.Unlock()
 		return
 	}
+	// The operation is still registered: after it, too, a store is in use
+	// until its last renewal has ended.
+	l.g.drain.fork()
+	defer l.g.drain.end()
 	now := time.Now()
 	left := l.limit().Sub(now)
 	if left <= 0 {
@@ -92,6 +96,8 @@ func (l *lease) tick() {
 	if long {
 		l.report = now.Add(l.long())
 	}
+	// Should the store not obey the context, another tick finds that out.
+	l.timer.Reset(left)
 	ctx, abort := context.WithCancel(l.ctx)
 	l.abort = abort
 	l.mu.Unlock()
@@ -101,12 +107,12 @@ func (l *lease) tick() {
 		l.tell(EventLongRunning, nil)
 	}
 	// A reply that is lost must leave time for another attempt.
-	err := l.g.step(ctx, "renew", l.x.Key, min(l.g.storeTimeout, l.g.lease/renewals, left), func(ctx context.Context) error {
+	err := l.g.step(ctx, "renew", l.x.Key, min(l.g.storeTimeout, l.g.lease/renewals), func(ctx context.Context) error {
 		return l.g.store.Renew(ctx, l.x.Key, l.x.Owner, l.g.lease)
 	})
 
 	l.mu.Lock()
-	if l.stopped {
+	if l.stopped || l.lost {
 		l.mu.Unlock()
 		return
 	}

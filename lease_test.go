@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/memstore"
 	"github.com/idempotent-go/idempotent/storetest"
 )
 
@@ -54,8 +55,14 @@ func TestC006_LeaseIsRenewedWhileTheOperationRuns(t *testing.T) {
 func TestShortOperationIsNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newGuardBench(t, idempotent.WithLease(3*time.Second))
-		var cause error
-		_, _, err := b.Run(t.Context(), "k", sleepOp(999*time.Millisecond, &cause))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		before := runtime.NumGoroutine()
+		_, _, err := b.Run(ctx, "k", func(context.Context) (idempotent.Class, string) {
+			time.Sleep(999 * time.Millisecond)
+			require.LessOrEqual(t, runtime.NumGoroutine(), before)
+			return idempotent.ClassSuccess, ""
+		}, idempotent.WithCallDetached())
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
 		require.Zero(t, b.store.Calls(storetest.OpRenew))
@@ -88,43 +95,101 @@ func TestC007_RenewalsEndWithTheWork(t *testing.T) {
 	})
 }
 
-// C008: one failed renewal does not end the renewals, lost does.
+// C008: a failed renewal does not end the renewals, whatever the store says but
+// lost.
 func TestC008_FailedRenewalIsTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newGuardBench(t, idempotent.WithLease(300*time.Millisecond), idempotent.WithTakeOver())
-		failures := 0
-		b.store.Before(storetest.OpRenew, func(context.Context, string) error {
-			if failures++; failures <= 2 {
-				return errBoom
+	for _, fault := range []error{errBoom, idempotent.ErrFull, idempotent.ErrCorrupt, idempotent.ErrClosed} {
+		bubble(t, fault.Error(), func(t *testing.T) {
+			b := newGuardBench(t, idempotent.WithLease(300*time.Millisecond), idempotent.WithTakeOver())
+			failures := 0
+			b.store.Before(storetest.OpRenew, func(context.Context, string) error {
+				if failures++; failures <= 2 {
+					return fault
+				}
+				return nil
+			})
+			var cause error
+			_, _, err := b.Run(t.Context(), "k", sleepOp(time.Second, &cause))
+			require.NoError(t, err)
+			require.NoError(t, cause)
+			if errors.Is(fault, errBoom) {
+				require.Equal(t, 2, b.events.count(idempotent.EventStoreError))
 			}
-			return nil
+			require.Zero(t, b.events.count(idempotent.EventLost))
 		})
-		var cause error
-		_, _, err := b.Run(t.Context(), "k", sleepOp(time.Second, &cause))
-		require.NoError(t, err)
-		require.NoError(t, cause)
-		require.Equal(t, 2, b.events.count(idempotent.EventStoreError))
-		require.Zero(t, b.events.count(idempotent.EventLost))
-	})
+	}
 }
 
 // A renewal whose reply is lost must not eat the lease.
 func TestStalledRenewalIsTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newGuardBench(t, idempotent.WithLease(300*time.Millisecond), idempotent.WithTakeOver())
-		stalled := false
-		b.store.Before(storetest.OpRenew, func(ctx context.Context, _ string) error {
-			if stalled {
-				return nil
-			}
-			stalled = true
-			<-ctx.Done()
-			return ctx.Err()
+	for name, tt := range map[string]struct {
+		lease   time.Duration
+		stalled time.Duration
+	}{
+		"short lease":         {300 * time.Millisecond, 100 * time.Millisecond},
+		"short store timeout": {30 * time.Second, idempotent.DefaultStoreTimeout},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			b := newGuardBench(t, idempotent.WithLease(tt.lease), idempotent.WithTakeOver())
+			stalled := time.Duration(0)
+			b.store.Before(storetest.OpRenew, func(ctx context.Context, _ string) error {
+				if stalled > 0 {
+					return nil
+				}
+				began := time.Now()
+				<-ctx.Done()
+				stalled = time.Since(began)
+				return ctx.Err()
+			})
+			var cause error
+			_, _, err := b.Run(t.Context(), "k", sleepOp(10*tt.lease, &cause))
+			require.NoError(t, err)
+			require.NoError(t, cause)
+			require.Equal(t, tt.stalled, stalled)
 		})
-		var cause error
-		_, _, err := b.Run(t.Context(), "k", sleepOp(time.Second, &cause))
+	}
+}
+
+// Nor may a store that does not obey its context keep the operation going when
+// somebody else may run.
+func TestStubbornRenewalDoesNotHoldTheOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := memstore.New()
+		defer mem.Close()
+		store := &stubbornRenewals{Store: mem, takes: time.Minute}
+		events := &eventLog{}
+		g := idempotent.New(store, idempotent.WithLease(3*time.Second), idempotent.WithTakeOver(), idempotent.WithObserver(events))
+		began := time.Now()
+		_, _, err := g.Run(t.Context(), "k", func(ctx context.Context) (idempotent.Class, string) {
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), idempotent.ErrLost)
+			require.Equal(t, 3*time.Second, time.Since(began))
+			time.Sleep(time.Second)
+			_, ok, err := mem.Claim(context.Background(), "k", idempotent.Claim{Owner: "next", Lease: time.Hour, Keep: time.Hour, TakeOver: true})
+			require.NoError(t, err)
+			require.True(t, ok)
+			time.Sleep(10 * time.Minute) // the renewal comes back meanwhile, and says lost, too
+			return idempotent.ClassSuccess, ""
+		})
 		require.NoError(t, err)
-		require.NoError(t, cause)
+		require.NoError(t, g.Drain(t.Context()))
+		require.Equal(t, 1, events.count(idempotent.EventLost))
+		require.EqualValues(t, 1, store.sent.Load())
+	})
+}
+
+// Lost is lost: it is told once, and nothing is sent for it any more.
+func TestLostIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newGuardBench(t, idempotent.WithLease(time.Second), idempotent.WithTakeOver())
+		b.store.Before(storetest.OpRenew, func(context.Context, string) error { return idempotent.ErrLost })
+		_, _, err := b.Run(t.Context(), "k", func(context.Context) (idempotent.Class, string) {
+			time.Sleep(time.Minute) // it does not look at its context
+			return idempotent.ClassSuccess, ""
+		})
+		require.NoError(t, err)
+		require.Equal(t, 1, b.events.count(idempotent.EventLost))
+		require.Equal(t, 1, b.store.Calls(storetest.OpRenew))
 	})
 }
 
@@ -137,7 +202,7 @@ func TestLostClaimCancelsTheOperation(t *testing.T) {
 			time.Sleep(150 * time.Millisecond)
 			_ = idempotent.Delete(context.Background(), b.store, "k")
 		}()
-		rec, replayed, err := b.Run(t.Context(), "k", sleepOp(time.Hour, &cause), idempotent.WithCallDetached())
+		rec, replayed, err := b.Run(t.Context(), "k", sleepOp(time.Hour, &cause), idempotent.WithCallDetached(), idempotent.WithCallFingerprint("fp"))
 		require.ErrorIs(t, cause, idempotent.ErrLost)
 		require.Equal(t, 200*time.Millisecond, time.Since(began), "at the next renewal")
 		// The answer is not taken away, and nobody else has claimed: it is
@@ -150,6 +215,11 @@ func TestLostClaimCancelsTheOperation(t *testing.T) {
 		require.Equal(t, idempotent.Success, e.Status)
 		require.Equal(t, 1, b.events.count(idempotent.EventLost))
 		require.Equal(t, 1, b.events.count(idempotent.EventCompleted))
+		_, _, err = b.Run(t.Context(), "k", b.succeed(""), idempotent.WithCallFingerprint("other"))
+		require.ErrorIs(t, err, idempotent.ErrKeyReused, "the outcome knows its request although the claim was lost")
+		_, replayed, err = b.Run(t.Context(), "k", b.succeed(""), idempotent.WithCallFingerprint("fp"))
+		require.NoError(t, err)
+		require.True(t, replayed)
 	})
 }
 
@@ -191,6 +261,63 @@ func TestB68_TakenOverOwnerWritesNothing(t *testing.T) {
 		require.Equal(t, "second", rec.Result)
 		require.Equal(t, 1, b.events.count(idempotent.EventLost))
 		require.Equal(t, 1, b.events.count(idempotent.EventNotRecorded))
+	})
+}
+
+// A lease runs from some moment after its request was sent, and nobody knows
+// which: the guard counts from the sending.
+func TestLeaseIsCountedFromTheSending(t *testing.T) {
+	slow := func(context.Context, string) error {
+		time.Sleep(200 * time.Millisecond)
+		return nil
+	}
+	for name, tt := range map[string]struct {
+		prepare func(b *guardBench)
+		want    time.Duration
+	}{
+		"of the claim": {func(b *guardBench) {
+			b.store.After(storetest.OpClaim, slow)
+			b.store.Before(storetest.OpRenew, func(context.Context, string) error { return errBoom })
+		}, 900 * time.Millisecond},
+		"of the renewal": {func(b *guardBench) {
+			b.store.After(storetest.OpRenew, func(ctx context.Context, key string) error {
+				b.store.Before(storetest.OpRenew, func(context.Context, string) error { return errBoom })
+				return slow(ctx, key)
+			})
+		}, 1200 * time.Millisecond},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			b := newGuardBench(t, idempotent.WithLease(900*time.Millisecond), idempotent.WithTakeOver())
+			tt.prepare(b)
+			began := time.Now()
+			var cause error
+			_, _, err := b.Run(t.Context(), "k", sleepOp(time.Hour, &cause))
+			require.NoError(t, err)
+			require.ErrorIs(t, cause, idempotent.ErrLost)
+			require.Equal(t, tt.want, time.Since(began))
+		})
+	}
+}
+
+// The first renewal, too.
+func TestFirstRenewalIsCountedFromTheSending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newGuardBench(t, idempotent.WithLease(900*time.Millisecond))
+		b.store.After(storetest.OpClaim, func(context.Context, string) error {
+			time.Sleep(200 * time.Millisecond)
+			return nil
+		})
+		began := time.Now()
+		var first time.Duration
+		b.store.Before(storetest.OpRenew, func(context.Context, string) error {
+			if first == 0 {
+				first = time.Since(began)
+			}
+			return nil
+		})
+		_, _, err := b.Run(t.Context(), "k", sleepOp(time.Second, new(error)))
+		require.NoError(t, err)
+		require.Equal(t, 300*time.Millisecond, first)
 	})
 }
 
@@ -262,6 +389,20 @@ func TestVeryLongLeaseDoesNotOverflow(t *testing.T) {
 		_, replayed, err := b.Run(t.Context(), "k", b.succeed(""))
 		require.NoError(t, err)
 		require.True(t, replayed)
+	})
+}
+
+// Ten leases are more than a duration can hold.
+func TestLongRunningDoesNotOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const year = 365 * 24 * time.Hour
+		mem := memstore.New(memstore.WithSweepInterval(0))
+		defer mem.Close()
+		events := &eventLog{}
+		g := idempotent.New(mem, idempotent.WithLease(50*year), idempotent.WithObserver(events))
+		_, _, err := g.Run(t.Context(), "k", sleepOp(20*year, new(error)))
+		require.NoError(t, err)
+		require.Zero(t, events.count(idempotent.EventLongRunning))
 	})
 }
 

@@ -55,7 +55,7 @@ func WithFailureRetention(d time.Duration) Option {
 }
 
 // WithStoreTimeout bounds every single call of the store; 2 s by default. It
-// must be at least a millisecond.
+// must be at least a millisecond. [WithCallWait] bounds a wait instead.
 func WithStoreTimeout(d time.Duration) Option {
 	return durationOption("WithStoreTimeout", d, func(s *settings) *time.Duration { return &s.storeTimeout })
 }
@@ -83,6 +83,9 @@ func WithLogger(l *slog.Logger) Option {
 // WithObserver sets who is told of every event; nil, the default, is nobody
 // and costs nothing. It is an option of [New] alone.
 func WithObserver(o Observer) Option {
+	if isNil(o) {
+		o = nil
+	}
 	return Option{name: "WithObserver", alone: true, apply: func(g *Guard) { g.log.observer = o }}
 }
 

@@ -52,6 +52,7 @@ func TestResolve(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, replayed)
 			require.Equal(t, "found", rec.Result)
+			require.ErrorIs(t, b.Resolve(t.Context(), "success", "stranger", idempotent.ClassSuccess, "found"), idempotent.ErrLost)
 			require.ErrorIs(t, b.Resolve(t.Context(), "success", e.Owner, idempotent.ClassFailure, ""), idempotent.ErrLost)
 			require.ErrorIs(t, b.Resolve(t.Context(), "success", e.Owner, idempotent.ClassSuccess, "else"), idempotent.ErrLost)
 			require.ErrorIs(t, b.Resolve(t.Context(), "success", e.Owner, idempotent.ClassRelease, ""), idempotent.ErrLost)
@@ -91,6 +92,19 @@ func TestResolve(t *testing.T) {
 			require.False(t, replayed)
 
 			require.Equal(t, 6, b.events.count(idempotent.EventResolved))
+			require.Equal(t, idempotent.Event{Kind: idempotent.EventResolved, Key: "release", Owner: e.Owner, Trace: e.Trace},
+				b.events.last(t, idempotent.EventResolved))
+
+			// It was forgotten meanwhile: what is recorded knows its request.
+			e = prepare(t, b, "gone")
+			b.store.After(storetest.OpLoad, func(ctx context.Context, key string) error { return b.store.Delete(ctx, key) })
+			require.NoError(t, b.Resolve(t.Context(), "gone", e.Owner, idempotent.ClassFailure, "found"))
+			b.store.After(storetest.OpLoad, nil)
+			_, replayed, err = b.Run(t.Context(), "gone", b.succeed(""), fp)
+			require.NoError(t, err)
+			require.True(t, replayed)
+			require.Equal(t, idempotent.Event{Kind: idempotent.EventResolved, Key: "gone", Owner: e.Owner, Trace: e.Trace, Status: idempotent.Failed},
+				b.events.last(t, idempotent.EventResolved))
 		})
 	}
 }

@@ -2,6 +2,7 @@ package idempotent_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -51,13 +52,30 @@ func TestB66_CompletionIsRepeatedInTheBackground(t *testing.T) {
 		require.Equal(t, 1, b.events.count(idempotent.EventNotRecorded))
 		tried := b.store.Calls(storetest.OpComplete)
 		require.Greater(t, tried, 10)
+		require.LessOrEqual(t, tried, 40, "with growing pauses")
 		b.store.Before(storetest.OpComplete, nil)
 		time.Sleep(time.Minute)
 		require.Equal(t, tried, b.store.Calls(storetest.OpComplete))
 		_, _, err = b.Run(t.Context(), "k", b.succeed(""))
 		require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
+		e, _ := b.load(t, "k")
+		require.Equal(t, 24*time.Hour, e.Expires.Sub(e.Timestamp), "an abandoned claim is kept as long as a success")
 		require.EqualValues(t, 1, b.runs.Load())
 	})
+	for _, sentinel := range []error{idempotent.ErrLost, idempotent.ErrClosed, idempotent.ErrCorrupt, idempotent.ErrNewerFormat, idempotent.ErrInvalid} {
+		bubble(t, "or says "+sentinel.Error(), func(t *testing.T) {
+			b := newGuardBench(t)
+			b.store.Before(storetest.OpComplete, func(context.Context, string) error { return sentinel })
+			began := time.Now()
+			rec, _, err := b.Run(t.Context(), "k", b.succeed("once"))
+			require.NoError(t, err)
+			require.Equal(t, "once", rec.Result)
+			require.NoError(t, b.Drain(t.Context()))
+			require.Zero(t, time.Since(began))
+			require.Equal(t, 1, b.store.Calls(storetest.OpComplete))
+			require.ErrorIs(t, b.events.last(t, idempotent.EventNotRecorded).Err, sentinel)
+		})
+	}
 	bubble(t, "a full store is asked again", func(t *testing.T) {
 		b := newGuardBench(t)
 		b.store.Before(storetest.OpComplete, func(context.Context, string) error { return idempotent.ErrFull })
@@ -78,6 +96,20 @@ func TestB66_CompletionIsRepeatedInTheBackground(t *testing.T) {
 		_, _, err := b.Run(t.Context(), "k", b.succeed("once"))
 		require.NoError(t, err)
 		require.Equal(t, idempotent.DefaultStoreTimeout, time.Since(began))
+	})
+	bubble(t, "and its last attempt ends with the lease", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpComplete, func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		began := time.Now()
+		_, _, err := b.Run(t.Context(), "k", b.succeed("once"))
+		require.NoError(t, err)
+		require.NoError(t, b.Drain(t.Context()))
+		require.Equal(t, idempotent.DefaultLease, time.Since(began))
+		require.Equal(t, 1, b.events.count(idempotent.EventNotRecorded))
+		require.Zero(t, b.events.count(idempotent.EventCompleted))
 	})
 	bubble(t, "a lost reply changes nothing", func(t *testing.T) {
 		b := newGuardBench(t)
@@ -106,6 +138,28 @@ func TestB66_CompletionIsRepeatedInTheBackground(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		e, _ := b.load(t, "k")
 		require.Equal(t, idempotent.Success, e.Status, "the process is alive and knows the outcome")
+	})
+}
+
+// Took is the time of the operation, without that of the claim before it and
+// of the bookkeeping after it.
+func TestCompletedTellsTheTimeOfTheOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpClaim, func(context.Context, string) error {
+			time.Sleep(time.Second)
+			return nil
+		})
+		b.store.Before(storetest.OpComplete, func(context.Context, string) error { return errBoom })
+		var cause error
+		_, _, err := b.Run(t.Context(), "k", sleepOp(5*time.Second, &cause))
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second)
+		b.store.Before(storetest.OpComplete, nil)
+		require.NoError(t, b.Drain(t.Context()))
+		e := b.events.last(t, idempotent.EventCompleted)
+		require.Equal(t, 5*time.Second, e.Took)
+		require.Equal(t, idempotent.Success, e.Status)
 	})
 }
 
@@ -176,6 +230,7 @@ func TestB65_UnansweredClaimIsReleased(t *testing.T) {
 			time.Sleep(1500 * time.Millisecond)
 			return nil
 		})
+		began := time.Now()
 		_, _, err := b.Run(t.Context(), "k", b.succeed(""))
 		var storeErr *idempotent.StoreError
 		require.ErrorAs(t, err, &storeErr)
@@ -183,6 +238,59 @@ func TestB65_UnansweredClaimIsReleased(t *testing.T) {
 		_, ok := b.load(t, "k")
 		require.False(t, ok)
 		require.Zero(t, b.runs.Load())
+		require.NoError(t, b.Drain(t.Context()))
+		require.Equal(t, idempotent.DefaultStoreTimeout+time.Second, time.Since(began), "released like one without an answer")
+	})
+	bubble(t, "an answer within the lease is one", func(t *testing.T) {
+		b := newGuardBench(t, idempotent.WithLease(time.Second))
+		b.store.After(storetest.OpClaim, func(context.Context, string) error {
+			time.Sleep(999 * time.Millisecond)
+			return nil
+		})
+		_, replayed, err := b.Run(t.Context(), "k", b.succeed("once"))
+		require.NoError(t, err)
+		require.False(t, replayed)
+		require.EqualValues(t, 1, b.runs.Load())
+	})
+	bubble(t, "for as long as it may land, and no longer", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.After(storetest.OpClaim, func(context.Context, string) error { return errBoom })
+		began := time.Now()
+		_, _, err := b.Run(t.Context(), "k", b.succeed(""))
+		require.ErrorIs(t, err, errBoom)
+		require.NoError(t, b.Drain(t.Context()))
+		require.Equal(t, idempotent.DefaultStoreTimeout+idempotent.DefaultLease, time.Since(began))
+		require.LessOrEqual(t, b.store.Calls(storetest.OpRelease), 25, "with growing pauses")
+	})
+	bubble(t, "at once, also while others wait for their next attempt", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.After(storetest.OpClaim, func(context.Context, string) error { return errBoom })
+		_, _, err := b.Run(t.Context(), "first", b.succeed(""))
+		require.ErrorIs(t, err, errBoom)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		_, _, err = b.Run(t.Context(), "second", b.succeed(""))
+		require.ErrorIs(t, err, errBoom)
+		synctest.Wait()
+		_, ok := b.load(t, "second")
+		require.False(t, ok)
+	})
+	bubble(t, "some at a time", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.After(storetest.OpClaim, func(context.Context, string) error { return errBoom })
+		var now, most atomic.Int64
+		b.store.Before(storetest.OpRelease, func(context.Context, string) error {
+			most.Store(max(most.Load(), now.Add(1)))
+			time.Sleep(time.Second)
+			now.Add(-1)
+			return nil
+		})
+		for i := range 50 {
+			_, _, err := b.Run(t.Context(), "k"+string(rune('A'+i)), b.succeed(""))
+			require.ErrorIs(t, err, errBoom)
+		}
+		require.NoError(t, b.Drain(t.Context()))
+		require.EqualValues(t, 16, most.Load())
 	})
 	bubble(t, "a long outage ends", func(t *testing.T) {
 		b := newGuardBench(t)
@@ -259,6 +367,45 @@ func TestDrain(t *testing.T) {
 		e, _ := b.load(t, "k")
 		require.Equal(t, idempotent.Success, e.Status)
 	})
+	bubble(t, "waits for a renewal under way", func(t *testing.T) {
+		mem := memstore.New()
+		defer mem.Close()
+		store := &stubbornRenewals{Store: mem, takes: 5 * time.Second}
+		g := idempotent.New(store, idempotent.WithLease(3*time.Second))
+		var cause error
+		_, _, err := g.Run(t.Context(), "k", sleepOp(1500*time.Millisecond, &cause))
+		require.NoError(t, err)
+		require.EqualValues(t, 1, store.underWay.Load())
+		require.NoError(t, g.Drain(t.Context()))
+		require.Zero(t, store.underWay.Load(), "the store may be closed now")
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 1, store.sent.Load(), "the last one")
+	})
+	bubble(t, "and does not let it take its time", func(t *testing.T) {
+		b := newGuardBench(t, idempotent.WithLease(3*time.Second))
+		b.store.Before(storetest.OpRenew, func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		_, _, err := b.Run(t.Context(), "k", sleepOp(1500*time.Millisecond, new(error)))
+		require.NoError(t, err)
+		began := time.Now()
+		require.NoError(t, b.Drain(t.Context()))
+		require.Zero(t, time.Since(began))
+		require.Zero(t, b.events.count(idempotent.EventStoreError), "it was the guard that left")
+	})
+	bubble(t, "is done, and its context ends at that moment", func(t *testing.T) {
+		for range 20 { // select takes any of what is ready
+			b := newGuardBench(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { _, _, _ = b.Run(context.Background(), "k", sleepOp(time.Second, new(error))) }()
+			synctest.Wait()
+			require.NoError(t, b.Drain(doneFunc{ctx, func() {
+				time.Sleep(2 * time.Second)
+				cancel()
+			}}))
+		}
+	})
 	bubble(t, "takes over nothing", func(t *testing.T) {
 		b := newGuardBench(t, idempotent.WithTakeOver(), idempotent.WithLease(time.Second))
 		_, ok, err := b.store.Claim(t.Context(), "k", idempotent.Claim{Owner: "dead", Lease: time.Second, Keep: time.Hour, TakeOver: true})
@@ -269,6 +416,57 @@ func TestDrain(t *testing.T) {
 		_, _, err = b.Run(t.Context(), "k", b.succeed(""))
 		require.ErrorIs(t, err, idempotent.ErrClosed, "another instance can take it over")
 		require.Zero(t, b.runs.Load())
+	})
+}
+
+// stubbornRenewals is a store whose renewals take their time, whatever their
+// context says.
+type stubbornRenewals struct {
+	idempotent.Store
+	takes    time.Duration
+	underWay atomic.Int32
+	sent     atomic.Int32
+}
+
+func (s *stubbornRenewals) Renew(ctx context.Context, key, owner string, lease time.Duration) error {
+	s.sent.Add(1)
+	s.underWay.Add(1)
+	defer s.underWay.Add(-1)
+	time.Sleep(s.takes)
+	return s.Store.Renew(context.WithoutCancel(ctx), key, owner, lease)
+}
+
+// doneFunc is a context that calls f when it is asked for its end.
+type doneFunc struct {
+	context.Context
+	f func()
+}
+
+func (c doneFunc) Done() <-chan struct{} {
+	c.f()
+	return c.Context.Done()
+}
+
+// In a long outage the claims to free are bounded: beyond that nothing is sent,
+// so that there is nothing to free.
+func TestUnansweredClaimsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 10_000
+		b := newGuardBench(t)
+		b.store.Down(errBoom)
+		var storeErr *idempotent.StoreError
+		for i := range most + 100 {
+			_, _, err := b.Run(t.Context(), fmt.Sprint("k", i), b.succeed(""))
+			require.ErrorAs(t, err, &storeErr)
+		}
+		require.ErrorContains(t, storeErr, "too many claims have not been answered")
+		require.Equal(t, most, b.store.Calls(storetest.OpClaim))
+		require.Zero(t, b.runs.Load())
+
+		b.store.Up()
+		time.Sleep(idempotent.DefaultLease + 10*time.Second)
+		_, _, err := b.Run(t.Context(), "k", b.succeed(""))
+		require.NoError(t, err, "all of them have been freed")
 	})
 }
 

@@ -1,135 +1,167 @@
 package idempotent
 
 import (
+	"container/heap"
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 )
+
+const (
+	unclaimFirst    = 100 * time.Millisecond
+	unclaimMost     = 5 * time.Second
+	unclaimParallel = 16 // calls at a time, so that a store that recovers is not flooded
+
+	// unclaimBacklog is how many claims may wait to be freed. In a long outage
+	// every request would add one: beyond this number a claim is refused
+	// without being sent, so that there is nothing to free.
+	unclaimBacklog = 10_000
+)
+
+var errBacklog = errors.New("too many claims have not been answered; nothing more is sent until the store answers")
 
 // unclaims frees keys whose claim was sent and never (or too late) answered:
 // nothing was run under them, so whoever owns such a claim must not be left to
 // look like somebody whose process died. One goroutine serves all of them, and
 // ends when there are none. All guards over one store share it.
 type unclaims struct {
+	wake chan struct{} // holds one signal: the queue has changed
+	left atomic.Int64  // in the queue or being sent; read without the lock by every claim
+
 	mu      sync.Mutex // guards the fields below
-	items   []*unclaimItem
-	running bool
-	wake    chan struct{} // closed when an item is added
+	queue   unclaimQueue
+	running bool // the goroutine is there
 }
+
+func newUnclaims() *unclaims { return &unclaims{wake: make(chan struct{}, 1)} }
 
 // unclaimItem is one claim to free. Its owner is used for nothing else.
 type unclaimItem struct {
 	g          *Guard
-	ctx        context.Context
 	key, owner string
-	until      time.Time // a release sent after this moment cannot be overtaken by the claim
+	landed     time.Time // a release sent from this moment on cannot be overtaken by the claim
 	next       time.Time
 	pause      time.Duration
-	done       bool
 }
 
-const (
-	unclaimFirst    = 100 * time.Millisecond
-	unclaimMost     = 5 * time.Second
-	unclaimParallel = 16 // calls at a time, so that a store that recovers is not flooded
-)
-
 // unclaim frees a claim in the background. It is sent at once, and repeated
-// whatever the answer, until it has been answered by a call that was sent
-// later than the store timeout plus one lease after the claim: one that lands
-// late is then freed, too.
-func (g *Guard) unclaim(ctx context.Context, key, owner string, sent time.Time) {
+// whatever the answer, until it has been answered by a call that was sent when
+// the claim had landed: one that lands late is then freed, too.
+func (g *Guard) unclaim(key, owner string, landed time.Time) {
 	g.drain.fork()
-	now := time.Now()
 	u := g.unclaims
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.items = append(u.items, &unclaimItem{
-		g: g, ctx: context.WithoutCancel(ctx), key: key, owner: owner,
-		until: sent.Add(g.storeTimeout).Add(g.lease), next: now, pause: unclaimFirst,
-	})
+	heap.Push(&u.queue, &unclaimItem{g: g, key: key, owner: owner, landed: landed, next: time.Now(), pause: unclaimFirst})
+	u.left.Add(1)
+	u.signal()
 	if !u.running {
 		u.running = true
-		u.wake = make(chan struct{})
 		go u.run()
-		return
 	}
-	close(u.wake)
-	u.wake = make(chan struct{})
+}
+
+// full reports whether no more claims should be sent.
+func (u *unclaims) full() bool { return u.left.Load() >= unclaimBacklog }
+
+// signal has the goroutine look at the queue again.
+func (u *unclaims) signal() {
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
 }
 
 func (u *unclaims) run() {
+	var calls errgroup.Group
+	calls.SetLimit(unclaimParallel)
 	for {
-		due, next, wake := u.due(time.Now())
-		if wake == nil {
+		item, pause, ended := u.take(time.Now())
+		switch {
+		case ended:
 			return
-		}
-		if len(due) > 0 {
-			var calls errgroup.Group
-			calls.SetLimit(unclaimParallel)
-			for _, item := range due {
-				calls.Go(func() error {
-					item.send()
-					return nil
-				})
-			}
-			_ = calls.Wait()
+		case item != nil:
+			calls.Go(func() error {
+				u.send(item)
+				return nil
+			})
 			continue
 		}
-		timer := time.NewTimer(time.Until(next))
+		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
-		case <-wake:
+		case <-u.wake:
 		}
 		timer.Stop()
 	}
 }
 
-// due drops what is done and returns what is to be sent now and when the next
-// one is. Without any item left it ends the goroutine: wake is nil.
-func (u *unclaims) due(now time.Time) (due []*unclaimItem, next time.Time, wake <-chan struct{}) {
+// take returns the item that is due, or how long to wait for one. Without any
+// it ends the goroutine.
+func (u *unclaims) take(now time.Time) (item *unclaimItem, pause time.Duration, ended bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	left := u.items[:0]
-	for _, item := range u.items {
-		if item.done {
-			item.g.drain.end()
-			continue
-		}
-		left = append(left, item)
-		if !item.next.After(now) {
-			due = append(due, item)
-		} else if next.IsZero() || item.next.Before(next) {
-			next = item.next
-		}
+	switch {
+	case u.left.Load() == 0:
+		u.running = false
+		return nil, 0, true
+	case len(u.queue) == 0:
+		return nil, unclaimMost, false // a call that ends wakes
+	case u.queue[0].next.After(now):
+		return nil, u.queue[0].next.Sub(now), false
 	}
-	clear(u.items[len(left):])
-	u.items = left
-	if len(left) == 0 {
-		u.items, u.running = nil, false
-		return nil, next, nil
-	}
-	return due, next, u.wake
+	return heap.Pop(&u.queue).(*unclaimItem), 0, false
 }
 
-func (i *unclaimItem) send() {
+// send makes one attempt, and puts the item back unless it was the last one.
+func (u *unclaims) send(item *unclaimItem) {
+	done := false
+	defer func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if done {
+			u.left.Add(-1)
+			item.g.drain.end()
+		} else {
+			heap.Push(&u.queue, item)
+		}
+		u.signal()
+	}()
+	// Not the request's context: it would keep all of the request for as long
+	// as the store is away.
 	sent := time.Now()
-	err := i.g.step(i.ctx, "release", i.key, i.g.storeTimeout, func(ctx context.Context) error {
-		return i.g.store.Release(ctx, i.key, i.owner)
+	err := item.g.step(context.Background(), "release", item.key, item.g.storeTimeout, func(ctx context.Context) error {
+		return item.g.store.Release(ctx, item.key, item.owner)
 	})
-	if (err == nil || definite(err)) && !sent.Before(i.until) {
-		i.done = true
+	if (err == nil || definite(err)) && !sent.Before(item.landed) {
+		done = true
 		return
 	}
-	i.next = time.Now().Add(jitter(i.pause))
-	i.pause = min(2*i.pause, unclaimMost)
-	if i.next.Before(i.until) {
-		return
+	item.next = time.Now().Add(jitter(item.pause))
+	item.pause = min(2*item.pause, unclaimMost)
+	if sent.Before(item.landed) && item.next.After(item.landed) {
+		item.next = item.landed // the attempt that decides is sent as soon as it may be
 	}
-	// The attempt that decides is sent as soon as it may be.
-	if sent.Before(i.until) {
-		i.next = i.until
-	}
+}
+
+// unclaimQueue is a heap of items by the time of their next attempt.
+type unclaimQueue []*unclaimItem
+
+func (q unclaimQueue) Len() int           { return len(q) }
+func (q unclaimQueue) Less(i, j int) bool { return q[i].next.Before(q[j].next) }
+func (q unclaimQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+
+func (q *unclaimQueue) Push(x any) { *q = append(*q, x.(*unclaimItem)) }
+
+func (q *unclaimQueue) Pop() any {
+	old := *q
+	last := len(old) - 1
+	item := old[last]
+	old[last] = nil
+	*q = old[:last]
+	return item
 }

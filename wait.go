@@ -47,13 +47,8 @@ func (g *Guard) await(ctx context.Context, e Entry, c *call, w *waiting) (Entry,
 		return e, held, ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded) && w.over():
 		return e, held, nil
-	case definite(err):
-		return e, held, err
 	}
-	err = asStoreError("wait", err)
-	g.log.failed(ctx, err)
-	g.log.tell(ctx, Event{Kind: EventStoreError, Key: e.Key, Took: time.Since(start), Err: err})
-	return e, held, err
+	return e, held, g.sorted(ctx, "wait", e.Key, start, err)
 }
 
 // waiterLimit bounds how many calls wait at once, in all and for one key. Keys

@@ -129,7 +129,8 @@ func TestWaitErrors(t *testing.T) {
 		b := newGuardBench(t)
 		hold(t, b)
 		b.store.Before(storetest.OpWait, func(context.Context, string) error { return errBoom })
-		_, _, err := b.Run(t.Context(), "k", b.succeed(""), idempotent.WithCallWait(time.Minute))
+		rec, _, err := b.Run(t.Context(), "k", b.succeed(""), idempotent.WithCallWait(time.Minute))
+		require.False(t, rec.Claimed.IsZero(), "so much is known")
 		var storeErr *idempotent.StoreError
 		require.ErrorAs(t, err, &storeErr)
 		require.Equal(t, "wait", storeErr.Op)
@@ -142,6 +143,14 @@ func TestWaitErrors(t *testing.T) {
 		_, _, err := b.Run(t.Context(), "k", b.succeed(""), idempotent.WithCallWait(time.Minute))
 		require.ErrorIs(t, err, idempotent.ErrClosed)
 	})
+	bubble(t, "corrupt", func(t *testing.T) {
+		b := newGuardBench(t)
+		hold(t, b)
+		b.store.Before(storetest.OpWait, func(context.Context, string) error { return idempotent.ErrCorrupt })
+		_, _, err := b.Run(t.Context(), "k", b.succeed(""), idempotent.WithCallWait(time.Minute))
+		require.ErrorIs(t, err, idempotent.ErrCorrupt)
+		require.ErrorIs(t, b.events.last(t, idempotent.EventStoreError).Err, idempotent.ErrCorrupt, "as where it is met by a claim")
+	})
 	bubble(t, "the claim is abandoned", func(t *testing.T) {
 		b := newGuardBench(t)
 		_, _, err := b.store.Claim(t.Context(), "k", idempotent.Claim{Owner: "dead", Lease: time.Second, Keep: time.Hour})
@@ -151,6 +160,7 @@ func TestWaitErrors(t *testing.T) {
 		require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
 		require.Equal(t, time.Second, time.Since(began).Round(10*time.Millisecond))
 		require.Equal(t, 1, b.events.count(idempotent.EventWaited))
+		require.Equal(t, time.Since(began), b.events.last(t, idempotent.EventWaited).Took)
 	})
 }
 
@@ -177,8 +187,13 @@ func TestAbilitiesFallBack(t *testing.T) {
 		require.True(t, ok)
 		bounded, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		_, _, err = idempotent.Wait(bounded, plain, "k")
+		faulty.Up()
+		before := faulty.Calls(storetest.OpLoad)
+		_, _, err = idempotent.Wait(bounded, plainStore{faulty}, "k")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+		looks := faulty.Calls(storetest.OpLoad) - before
+		require.Greater(t, looks, 100)
+		require.LessOrEqual(t, looks, 250, "with growing pauses")
 	})
 }
 
