@@ -4,12 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotent-go/idempotent"
@@ -34,18 +32,9 @@ func TestStores(t *testing.T) {
 	})
 	t.Run("redisstore on miniredis", func(t *testing.T) {
 		storetest.Run(t, func(t *testing.T) storetest.Harness {
-			m := miniredis.RunT(t)
-			now := time.Now()
-			m.SetTime(now)
-			h := redisHarness(t, m.Addr())
-			var mu sync.Mutex
-			h.Advance = func(d time.Duration) {
-				mu.Lock()
-				defer mu.Unlock()
-				now = now.Add(d)
-				m.SetTime(now)
-				m.FastForward(d)
-			}
+			addr, advance := redistest.Mini(t)
+			h := redisHarness(t, addr)
+			h.Advance = advance
 			return h
 		})
 	})

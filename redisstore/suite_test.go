@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotent-go/idempotent"
@@ -66,13 +65,9 @@ func TestStore(t *testing.T) {
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		storetest.Run(t, func(t *testing.T) storetest.Harness {
-			m := miniredis.RunT(t)
-			h := harness(t, newClient(t, m.Addr()))
-			// TIME runs by itself there, what expires does not.
-			h.Advance = func(d time.Duration) {
-				time.Sleep(d)
-				m.FastForward(d)
-			}
+			addr, advance := redistest.Mini(t)
+			h := harness(t, newClient(t, addr))
+			h.Advance = advance
 			return h
 		})
 	})
