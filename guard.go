@@ -243,7 +243,7 @@ func (g *Guard) sorted(ctx context.Context, name, key string, start time.Time, e
 	}
 	if err = asStoreError(name, err); ctx.Err() == nil {
 		// A caller who leaves says nothing about the store.
-		g.log.failed(ctx, err)
+		g.log.failed(ctx, key, err)
 		g.log.tell(ctx, Event{Kind: EventStoreError, Key: key, Took: time.Since(start), Err: err})
 	}
 	return err

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +26,9 @@ const retryPause = time.Second
 // tenant included: equal keys of two principals are two operations, and a
 // refreshed token must not make a new principal. [ErrUnauthenticated] or ""
 // is answered with 401, any other error with 500. It is called once for each
-// keyed request, before the handler, and must be safe for concurrent use.
+// keyed request, before the handler, and must be safe for concurrent use. Of
+// another error the log shows the types alone, since its text may name somebody:
+// a function that wants more said logs it itself.
 type PrincipalFunc func(*http.Request) (string, error)
 
 // Anonymous is the [PrincipalFunc] of a service with one tenant: nobody is
@@ -512,9 +517,29 @@ func (h *handler) encodeProblem(p problem) string {
 	return result
 }
 
-// note logs what a client is not told. It names no key, path or body.
+// note logs what a client is not told.
 func (h *handler) note(ctx context.Context, level slog.Level, text string, err error) {
-	h.guard.log.log().LogAttrs(ctx, level, "idempotent: "+text, slog.Any("err", err))
+	h.guard.log.log().LogAttrs(ctx, level, "idempotent: "+text, slog.String("err", noteText(err)))
+}
+
+// noteKnown are errors whose text is the same whatever the request.
+var noteKnown = []error{
+	io.ErrUnexpectedEOF, context.Canceled, context.DeadlineExceeded, os.ErrDeadlineExceeded, net.ErrClosed,
+	http.ErrBodyReadAfterClose, errNotAcceptable,
+}
+
+// noteText says what kind of error err is: by its text where that is known, and
+// otherwise by its type and those of the errors it wraps. Functions of users
+// and readers of bodies may quote a principal, a key or a body in the text.
+func noteText(err error) string {
+	var types []string
+	for ; err != nil; err = errors.Unwrap(err) {
+		if slices.Contains(noteKnown, err) {
+			return err.Error()
+		}
+		types = append(types, fmt.Sprintf("%T", err))
+	}
+	return strings.Join(types, ": ")
 }
 
 // waitOf is how long a duplicate may wait, and whether its client asked for

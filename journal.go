@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,7 +76,7 @@ func logEvent(ctx context.Context, l *slog.Logger, level slog.Level, e Event) {
 		attrs = append(attrs, slog.Duration("took", e.Took))
 	}
 	if e.Err != nil {
-		attrs = append(attrs, slog.Any("err", e.Err))
+		attrs = append(attrs, slog.String("err", logText(e.Key, e.Err)))
 	}
 	l.LogAttrs(ctx, level, "idempotent: "+string(e.Kind), attrs...)
 }
@@ -86,6 +88,21 @@ func logEvent(ctx context.Context, l *slog.Logger, level slog.Level, e Event) {
 func LogKey(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:8])
+}
+
+// shortKey is the length below which a store name is not looked for in texts:
+// it would be found inside of words.
+const shortKey = 8
+
+// logText returns the text of a store's error, in which key, should the store
+// have quoted it, is replaced by LogKey(key).
+func logText(key string, err error) string {
+	text := err.Error()
+	if len(key) < shortKey {
+		return text
+	}
+	quoted := strconv.Quote(key)
+	return strings.NewReplacer(key, LogKey(key), quoted[1:len(quoted)-1], LogKey(key)).Replace(text)
 }
 
 // outage turns many failures of one store into a few log lines: one at the
@@ -118,8 +135,8 @@ func (j *journal) answered(ctx context.Context) {
 	}
 }
 
-// failed notes that the store has failed.
-func (j *journal) failed(ctx context.Context, err error) {
+// failed notes that the store has failed in a step for key.
+func (j *journal) failed(ctx context.Context, key string, err error) {
 	o := &j.outage
 	now := time.Now()
 	o.mu.Lock()
@@ -135,6 +152,6 @@ func (j *journal) failed(ctx context.Context, err error) {
 	o.mu.Unlock()
 	if due {
 		j.log().LogAttrs(ctx, slog.LevelError, "idempotent: store does not answer; keyed operations are refused",
-			slog.Duration("for", now.Sub(since)), slog.Int("failures", failures), slog.Any("err", err))
+			slog.Duration("for", now.Sub(since)), slog.Int("failures", failures), slog.String("err", logText(key, err)))
 	}
 }

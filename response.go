@@ -296,7 +296,34 @@ func (f *responseField) valid() bool {
 	default:
 		return false
 	}
-	return responseValidName(f.name) && !slices.ContainsFunc(f.values, func(v string) bool { return !responseValidValue(v) })
+	return responseValidName(f.name) && !responseFrames(f) &&
+		!slices.ContainsFunc(f.values, func(v string) bool { return !responseValidValue(v) })
+}
+
+// responseFrames reports whether a field that was read would speak of the
+// connection or of where the message ends. None is ever recorded, but for the
+// length of an answer to HEAD; in a spelling that net/http does not know as its
+// own, it would be sent beside the true one.
+func responseFrames(f *responseField) bool {
+	var framing []string
+	switch len(f.name) { // most fields have another length
+	case 2:
+		framing = []string{"Te"}
+	case 7:
+		framing = []string{"Trailer", "Upgrade"}
+	case 10:
+		framing = []string{"Connection", "Keep-Alive"}
+	case 14:
+		if f.name == "Content-Length" && f.kind == responseSet {
+			return false
+		}
+		framing = []string{"Content-Length"}
+	case 16:
+		framing = []string{"Proxy-Connection"}
+	case 17:
+		framing = []string{"Transfer-Encoding"}
+	}
+	return slices.ContainsFunc(framing, func(name string) bool { return strings.EqualFold(f.name, name) })
 }
 
 // responseHasContent reports whether a replay with this status has a body.

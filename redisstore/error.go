@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -24,11 +25,14 @@ const (
 const commands = "+evalsha +eval +hmget +hget +hset +hdel +exists +del +pexpireat +time +publish +subscribe +ping +wait"
 
 // explain turns an error of the client into one that the guard can branch on
-// and an operator can act on.
-func (s *Store) explain(op string, err error) error {
-	switch {
-	case err == nil:
+// and an operator can act on. Its text shows neither key nor what the step
+// sent: it ends in logs.
+func (s *Store) explain(op, key string, err error) error {
+	if err == nil {
 		return nil
+	}
+	err = s.discreet(key, err)
+	switch {
 	case op == "claim" && hasCode(err, codeFull):
 		// Of the other steps none begins with a write that a full server
 		// refuses; if one is refused all the same it has failed, and is to be
@@ -41,6 +45,55 @@ func (s *Store) explain(op string, err error) error {
 			s.prefix, s.prefix, commands, err))
 	}
 	return wrap(op, err)
+}
+
+// acksError says that too few replicas have a claim.
+type acksError struct {
+	got, want int
+	within    time.Duration
+}
+
+func (e *acksError) Error() string {
+	return fmt.Sprintf("%d of %d replicas acknowledged the claim within %v", e.got, e.want, e.within)
+}
+
+// discreetError is an error without the part of its text that shows what was
+// sent.
+type discreetError struct {
+	error
+	text string
+}
+
+func (e discreetError) Error() string { return e.text }
+func (e discreetError) Unwrap() error { return e.error }
+
+// discreet cuts err's text where it quotes. A server, or a proxy before it,
+// that does not know a command repeats its arguments; the client quotes a reply
+// that it cannot read, which may be the middle of a record. Everything else is
+// fixed, as far as is known, so that the name is looked for besides.
+func (s *Store) discreet(key string, err error) error {
+	text := err.Error()
+	short := text
+	if fromServer(err) {
+		short = cut(short, ", with args beginning with")
+	} else if strings.HasPrefix(short, "redis: ") {
+		short = cut(short, `"`)
+	}
+	if key != "" {
+		short = strings.ReplaceAll(short, s.name(key), idempotent.LogKey(key))
+	}
+	if short == text {
+		return err
+	}
+	return discreetError{err, short}
+}
+
+// cut returns s up to mark.
+func cut(s, mark string) string {
+	if before, _, ok := strings.Cut(s, mark); ok {
+		return before + "…"
+	}
+	return s
 }
 
 // wrap says which step failed.
@@ -67,10 +120,11 @@ func refused(err error) bool {
 // on the error of a command inside a script as it is; Redis 6.2 and miniredis
 // put it behind "ERR Error running script … : ", some of them with its hyphen.
 func hasCode(err error, code string) bool {
-	if !fromServer(err) {
+	var server redis.Error
+	if !errors.As(err, &server) {
 		return false
 	}
-	text := strings.TrimPrefix(err.Error(), "ERR ")
+	text := strings.TrimPrefix(server.Error(), "ERR ")
 	if strings.HasPrefix(text, code+" ") {
 		return true
 	}

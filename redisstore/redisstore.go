@@ -15,6 +15,10 @@
 // [idempotent.ErrFull], goes on replaying, and still takes renewals,
 // completions and releases.
 //
+// A crash loses what is not in the append-only file. [Store.Check] names what of
+// a server's set-up would break the promise, for programs that would rather not
+// start.
+//
 // The Redis user needs the keys and channels of the prefix and the commands
 // that the error on a missing permission lists.
 package redisstore
@@ -50,7 +54,7 @@ const readBound = 30 * time.Second
 
 // Store is an [idempotent.Store] in Redis. It is made by [New] and safe for
 // concurrent use. The errors of its methods keep Redis' own error in their
-// chain and never show a key.
+// chain, and their text never shows a key.
 type Store struct {
 	client  redis.UniversalClient
 	prefix  string
@@ -145,7 +149,7 @@ func (s *Store) Ping(ctx context.Context) error {
 		return err
 	}
 	_, err := call(ctx, func() (string, error) { return s.client.Ping(ctx).Result() })
-	return s.explain("ping", err)
+	return s.explain("ping", "", err)
 }
 
 // Load returns the entry of key; see [idempotent.Store]. In a Cluster the
@@ -177,7 +181,7 @@ func (s *Store) Claim(ctx context.Context, key string, c idempotent.Claim) (idem
 		return claimScript.Run(ctx, s.client, []string{name}, args...).Text()
 	})
 	if err != nil {
-		return idempotent.Entry{}, false, s.explain("claim", err)
+		return idempotent.Entry{}, false, s.explain("claim", key, err)
 	}
 	l, err := decodeLook(key, reply)
 	if err != nil {
@@ -276,7 +280,7 @@ func (s *Store) run(ctx context.Context, op string, script *redis.Script, key st
 	reply, err := call(ctx, func() (string, error) {
 		return script.Run(ctx, s.client, []string{name}, args...).Text()
 	})
-	return reply, s.explain(op, err)
+	return reply, s.explain(op, key, err)
 }
 
 // claimAcknowledged claims and then waits for replicas. WAIT speaks of what
@@ -297,7 +301,7 @@ func (s *Store) claimAcknowledged(ctx context.Context, name string, args []any) 
 		return "", err
 	}
 	if acks < int64(s.acks) {
-		return "", fmt.Errorf("%d of %d replicas acknowledged the claim within %v", acks, s.acks, s.ackTime)
+		return "", &acksError{got: int(acks), want: s.acks, within: s.ackTime}
 	}
 	return reply, nil
 }

@@ -5,6 +5,9 @@
 //	go run ./examples/shop -store redis://127.0.0.1:6379/0      keys in Redis
 //	go run ./examples/shop -demo                                play a story and check it
 //
+// It does not start on a Redis that could forget what has been paid, such as
+// one without its append-only file, unless -unsafe-redis allows that.
+//
 // Read shop.go first: the handlers know nothing of idempotency. This file puts
 // the guard around them, and stops in the order that loses no outcome.
 package main
@@ -18,6 +21,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"syscall"
@@ -51,6 +55,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	addr := flags.String("addr", "127.0.0.1:8080", "`address` to listen on")
 	storeURL := flags.String("store", "memory:", "where keys are kept: memory: or a redis:// `URL`")
 	providerURL := flags.String("provider", "", "payment provider's `URL`; without one, a stand-in takes 3 s and agrees")
+	unsafe := flags.Bool("unsafe-redis", false, "start although Redis is set up so that a payment could be made twice")
 	play := flags.Bool("demo", false, "play a story against the shop, print what happened, exit with 1 if any of it was wrong")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -66,6 +71,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	store, closeStore, err := openStore(*storeURL, log)
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "shop:", err)
+		return 1
+	}
+	if err := sound(store, *unsafe, log); err != nil {
+		_, _ = fmt.Fprintln(stderr, "shop:", errors.Join(err, closeStore()))
 		return 1
 	}
 	v := newService(store, closeStore, provider(*providerURL), log)
@@ -87,14 +96,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // openStore is all that changes between one process and many. The function it
 // returns closes the store, and then what the store stands on.
-func openStore(url string, log *slog.Logger) (idempotent.Store, func() error, error) {
-	if url == "memory:" {
+func openStore(where string, log *slog.Logger) (idempotent.Store, func() error, error) {
+	if where == "memory:" {
 		store := memstore.New(memstore.WithMinAge(young), memstore.WithLogger(log))
 		return store, store.Close, nil
 	}
-	options, err := redis.ParseURL(url)
+	options, err := redis.ParseURL(where)
 	if err != nil {
-		return nil, nil, fmt.Errorf("-store: %w", err)
+		return nil, nil, fmt.Errorf("-store: %w", withoutURL(err))
 	}
 	client := redis.NewClient(options)
 	store := redisstore.New(client)
@@ -107,6 +116,16 @@ func openStore(url string, log *slog.Logger) (idempotent.Store, func() error, er
 		return nil, nil, errors.Join(fmt.Errorf("-store: %w", err), closeBoth())
 	}
 	return store, closeBoth, nil
+}
+
+// withoutURL takes a URL out of the error that its parsing gave: it may hold a
+// password.
+func withoutURL(err error) error {
+	var parsing *url.Error
+	if errors.As(err, &parsing) {
+		return parsing.Err
+	}
+	return err
 }
 
 // service is the shop and what it needs to run and to stop.

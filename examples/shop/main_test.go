@@ -62,6 +62,9 @@ chapter         what was sent or looked at      expected                seen    
 all 30 rows are as expected
 `
 
+// durable configures a Redis that keeps what it was told.
+var durable = []string{"--appendonly", "yes", "--appendfsync", "always"}
+
 // The story sends SIGTERM to this process: tests that play it are not parallel.
 
 func TestDemo(t *testing.T) {
@@ -74,9 +77,12 @@ func TestDemo(t *testing.T) {
 	}
 	t.Run("memory", func(t *testing.T) { play(t) })
 	t.Run("Redis", func(t *testing.T) {
-		url := "redis://" + redistest.Start(t).Addr + "/0"
+		url := "redis://" + redistest.Start(t, durable...).Addr + "/0"
 		play(t, "-store", url)
 		play(t, "-store", url) // an earlier run's keys are still there
+	})
+	t.Run("an unsafe Redis", func(t *testing.T) {
+		play(t, "-unsafe-redis", "-store", "redis://"+redistest.Start(t).Addr)
 	})
 }
 
@@ -182,9 +188,7 @@ func (s alwaysClaims) Claim(ctx context.Context, key string, c idempotent.Claim)
 // when the test lets it.
 func TestBinary(t *testing.T) {
 	t.Parallel()
-	binary := filepath.Join(t.TempDir(), "shop")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput()
-	require.NoError(t, err, string(out))
+	binary := build(t)
 
 	// A payment runs, is repeated, and the process is told to stop.
 	stopWhilePaying := func(t *testing.T, args ...string) request {
@@ -229,7 +233,7 @@ func TestBinary(t *testing.T) {
 	})
 	t.Run("Redis outlives the process", func(t *testing.T) {
 		t.Parallel()
-		store := "redis://" + redistest.Start(t).Addr + "/0"
+		store := "redis://" + redistest.Start(t, durable...).Addr + "/0"
 		pay := stopWhilePaying(t, "-store", store)
 
 		p := start(t, binary, "-store", store)
@@ -240,6 +244,15 @@ func TestBinary(t *testing.T) {
 		require.Regexp(t, `msg=replayed key=[0-9a-f]{16} status=success`, log)
 		require.NotContains(t, log, "msg=executed")
 	})
+}
+
+// build returns the path of the shop's program.
+func build(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "shop")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return binary
 }
 
 // process is a running shop.
@@ -307,7 +320,8 @@ func TestRun_Refusals(t *testing.T) {
 		{"unknown flag", []string{"-nonsense"}, 2, "-nonsense"},
 		{"no store", []string{"-store", ""}, 1, "-store:"},
 		{"another kind of store", []string{"-store", "mysql://127.0.0.1"}, 1, "-store:"},
-		{"a store that is away", []string{"-store", "redis://" + gone.Addr().String()}, 1, "-store:"},
+		{"a URL that cannot be read", []string{"-store", "redis://ada:pa55word@127.0.0.1:port"}, 1, "-store: invalid port"},
+		{"a store that is away", []string{"-store", "redis://ada:pa55word@" + gone.Addr().String()}, 1, "-store:"},
 		{"a store that is away, demo", []string{"-demo", "-store", "redis://" + gone.Addr().String()}, 1, "-store:"},
 		{"a port in use", []string{"-addr", taken.Addr().String()}, 1, "in use"},
 	}
@@ -317,6 +331,7 @@ func TestRun_Refusals(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			require.Equal(t, tt.code, run(tt.args, &stdout, &stderr))
 			require.Contains(t, stderr.String(), tt.text)
+			require.NotContains(t, stderr.String(), "pa55word")
 			require.Empty(t, stdout.String())
 		})
 	}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestServer(t *testing.T) {
+	Require(t)
 	t.Parallel()
 	var s *Server
 	t.Run("runs", func(t *testing.T) {
