@@ -49,6 +49,56 @@ func TestC022_MutualExclusion(t *testing.T) {
 	requireConsistent(t, s)
 }
 
+// A fence grows from one owner to the next, also where a claim, or the outcome
+// of a claim that is gone, was sent earlier and gets the key later.
+func TestFenceGrowsAcrossRelease(t *testing.T) {
+	t.Parallel()
+	const goroutines, rounds = 8, 2_000
+	for name, gain := range map[string]func(s *Store, owner string) (idempotent.Entry, bool, error){
+		"claim": func(s *Store, owner string) (idempotent.Entry, bool, error) {
+			return s.Claim(t.Context(), "k", claimBy(owner))
+		},
+		"outcome": func(s *Store, owner string) (idempotent.Entry, bool, error) {
+			if err := s.Complete(t.Context(), "k", owner, unknown("")); err != nil {
+				return idempotent.Entry{}, false, nil // another one's
+			}
+			return s.Load(t.Context(), "k")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t)
+			var last atomic.Int64 // written by the owner alone
+			var all sync.WaitGroup
+			for i := range goroutines {
+				all.Go(func() {
+					owner := strconv.Itoa(i)
+					for range rounds {
+						e, gained, err := gain(s, owner)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if !gained {
+							runtime.Gosched()
+							continue
+						}
+						if before := last.Swap(e.Fence); e.Fence <= before {
+							t.Errorf("the fence is %d after %d", e.Fence, before)
+							return
+						}
+						if err := s.Release(t.Context(), "k", owner); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
 // holder counts who believes to own a key.
 type holder struct{ n atomic.Int32 }
 

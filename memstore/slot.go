@@ -11,6 +11,7 @@ import (
 
 // phase says what a slot is. It moves
 //
+//	busy -> pending              a claim is in the map and gets its fence
 //	pending -> busy -> done      an outcome is recorded
 //	pending -> busy -> dead      the claim is taken over
 //	done    -> busy -> dead      an unknown outcome is settled
@@ -48,9 +49,9 @@ type slot struct {
 	claimed                        int64 // when this owner got the key
 	first                          int64 // when the first owner did
 	keep                           int64 // nanoseconds
-	fence                          int64
-	takeOver                       bool // may be taken over
-	takenOver                      bool // was taken over from another owner
+	fence                          int64 // set once the slot has its place in the map
+	takeOver                       bool  // may be taken over
+	takenOver                      bool  // was taken over from another owner
 
 	// Set while the slot is busy, valid once it is done.
 	success, unknown bool
@@ -191,25 +192,28 @@ func (s *Store) insert(ctx context.Context, key string, c idempotent.Claim) (fou
 		return found{}, false, err
 	}
 	f := s.newClaim(key, c)
+	f.slot.store(newWord(busy, 0))
 	if _, taken := s.slots.LoadOrStore(f.slot.key, f.slot); taken {
 		s.tally.add(-1, 0)
 		s.bytes.Add(-size)
 		return found{}, false, nil
 	}
+	// Not earlier: a claim that is overtaken here by one that is released again
+	// would get the key later, with the smaller fence.
+	f.slot.fence = s.nextFence(f.now)
+	f.slot.store(f.word)
 	s.gone.lower(f.word.end() + f.slot.keep)
 	return f, true, nil
 }
 
-// newClaim returns the pending slot of a claim made now.
+// newClaim returns the slot of a claim made now, without a fence, and the word
+// under which it is pending.
 func (s *Store) newClaim(key string, c idempotent.Claim) found {
 	now := s.clock.now()
 	sl := newSlot(key, c.Owner, c.Fingerprint, c.Trace, now)
 	sl.keep = min(int64(c.Keep), forever)
 	sl.takeOver = c.TakeOver
-	sl.fence = s.nextFence(now)
-	w := newWord(pending, s.clock.after(now, c.Lease))
-	sl.store(w)
-	return found{slot: sl, word: w, now: now}
+	return found{slot: sl, word: newWord(pending, s.clock.after(now, c.Lease)), now: now}
 }
 
 // nextFence returns a number larger than any before. It is one sequence for
@@ -244,7 +248,8 @@ func (s *Store) takeOver(f found, c idempotent.Claim) (found, bool) {
 	taken := s.newClaim(f.slot.key, c)
 	sl := taken.slot
 	sl.first, sl.takenOver = f.slot.first, true
-	sl.fence = max(sl.fence, f.slot.fence+1)
+	sl.fence = s.nextFence(taken.now)
+	sl.store(taken.word)
 	if !s.replace(f, sl) {
 		return found{}, false
 	}
@@ -284,11 +289,11 @@ func (s *Store) complete(f found, o idempotent.Outcome) *slot {
 func (s *Store) record(key, owner string, o idempotent.Outcome) *slot {
 	now := s.clock.now()
 	sl := newSlot(key, owner, o.Fingerprint, "", now)
-	sl.fence = s.nextFence(now)
 	sl.store(newWord(busy, 0))
 	if _, taken := s.slots.LoadOrStore(sl.key, sl); taken {
 		return nil
 	}
+	sl.fence = s.nextFence(now) // not earlier; see insert
 	s.tally.add(0, 1)
 	s.bytes.Add(sl.textBytes())
 	return s.finish(sl, o, now)

@@ -209,7 +209,7 @@ func (s State) complete(now time.Time, key, owner string, o idempotent.Outcome) 
 	held := s.Entry
 	switch {
 	case held.Status == "":
-		s.Fence = max(s.Fence, now.UnixMicro())
+		s.Fence = max(s.Fence+1, now.UnixMicro())
 		s.Entry = idempotent.Entry{
 			Key:         key,
 			Claimed:     now,

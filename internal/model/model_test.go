@@ -196,6 +196,15 @@ func TestStep_FenceGrowsWhileTheClockStands(t *testing.T) {
 	}
 }
 
+func TestStep_FenceOfLateOutcomeGrows(t *testing.T) {
+	s, a := model.State{}.Step(start, claim("a"))
+	last := a.Entry.Fence
+	s, _ = s.Step(start, release("a"))
+	s, _ = s.Step(start, success("b"))
+	require.Equal(t, last+1, s.Entry.Fence)
+	require.Equal(t, last+1, s.Fence)
+}
+
 func TestStep_LongestDurations(t *testing.T) {
 	e := claim("a")
 	e.Claim.Lease, e.Claim.Keep = math.MaxInt64, math.MaxInt64
