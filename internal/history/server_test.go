@@ -1,0 +1,195 @@
+package history
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotent-go/idempotent/internal/redistest"
+	"github.com/idempotent-go/idempotent/redisstore"
+)
+
+func TestMain(m *testing.M) {
+	logging.Disable() // outages are planned here
+	code := m.Run()
+	redistest.StopShared()
+	os.Exit(code)
+}
+
+const (
+	// serverTolerance is between our clock and the one that a script reads.
+	serverTolerance = 2 * time.Millisecond
+	// serverLinger is how late Redis may notice that a key has expired: it
+	// rounds up to milliseconds and compares with the clock of the last loop.
+	serverLinger = 20 * time.Millisecond
+	// hurry ends a call: a reply that is held back for longer is lost.
+	hurry = 250 * time.Millisecond
+)
+
+// serverCrowd is the crowd of one round on a server.
+var serverCrowd = crowd{keys: 8, clients: 3, calls: 12, short: 40 * time.Millisecond}
+
+// reach returns a handle on a store of its own at addr, whose driver resends
+// as often as retries says.
+func reach(t *testing.T, addr string, client, retries int) handle {
+	t.Helper()
+	if retries == 0 {
+		retries = -1 // which is how the driver spells it
+	}
+	c := redis.NewClient(&redis.Options{
+		Addr: addr, DisableIdentity: true, MaxRetries: retries, DialerRetries: 1,
+		DialTimeout: hurry, ReadTimeout: hurry, WriteTimeout: hurry,
+		MinRetryBackoff: time.Millisecond, MaxRetryBackoff: 2 * time.Millisecond,
+	})
+	s := redisstore.New(c, redisstore.WithPrefix(t.Name()+":"))
+	t.Cleanup(func() {
+		require.NoError(t, s.Close())
+		require.NoError(t, c.Close())
+	})
+	return handle{Store: s, client: client}
+}
+
+// troubled is a relay that something is wrong with, now and then.
+type troubled struct {
+	*redistest.Relay
+	faults atomic.Int64 // begun and ended: odd while there is one
+	kinds  [3]int
+}
+
+// trouble spoils the relay at random until ctx ends.
+func (r *troubled) trouble(ctx context.Context, seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for ctx.Err() == nil {
+		rest(ctx, within(rnd, 60*time.Millisecond))
+		r.faults.Add(1)
+		kind := rnd.IntN(len(r.kinds))
+		r.kinds[kind]++
+		switch kind {
+		case 0: // a delay, now and then too long
+			r.Stall()
+			rest(ctx, within(rnd, 30*time.Millisecond))
+			if rnd.IntN(8) == 0 {
+				rest(ctx, hurry)
+			}
+			r.Resume()
+		case 1:
+			r.Cut()
+			rest(ctx, within(rnd, 5*time.Millisecond))
+			r.Mend()
+		case 2:
+			r.SwallowReply(func([]byte) bool { return true })
+			for !r.Swallowed() && ctx.Err() == nil {
+				rest(ctx, time.Millisecond)
+			}
+		}
+		r.faults.Add(1)
+	}
+}
+
+// One server, and a relay in front of each client that delays, cuts and
+// swallows replies.
+func TestHistory_Relay(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Shared(t)
+	for _, kind := range []struct {
+		name    string
+		retries int
+	}{
+		{"clients resend", 0},
+		{"the driver resends", 1},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecorder(serverTolerance, licence{fences: 1, linger: serverLinger})
+			var relays []*troubled
+			var handles []handle
+			for i := range serverCrowd.clients {
+				relay := &troubled{Relay: redistest.NewRelay(t, server.Addr)}
+				relays = append(relays, relay)
+				h := reach(t, relay.Addr, i, kind.retries)
+				if kind.retries > 0 {
+					h.faults = relay.faults.Load
+				}
+				handles = append(handles, h)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var all sync.WaitGroup
+			for _, relay := range relays {
+				all.Go(func() { relay.trouble(ctx, rand.Uint64()) })
+			}
+			for range times(4) {
+				serverCrowd.play(ctx, r, rand.Uint64(), handles)
+			}
+			cancel()
+			all.Wait()
+			r.check(t)
+			t.Logf("%d calls in %d histories, %d without an answer", r.calls, len(r.history), r.open)
+			for _, relay := range relays {
+				t.Logf("%d delays, %d cuts, %d swallowed replies", relay.kinds[0], relay.kinds[1], relay.kinds[2])
+			}
+		})
+	}
+}
+
+// A server that is killed and started again, and writes down what it does
+// before it answers: nothing that was answered is lost.
+func TestHistory_Restart(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	r := restarting(t, times(2), "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir())
+	r.check(t)
+	t.Logf("%d calls in %d histories, %d without an answer", r.calls, len(r.history), r.open)
+}
+
+// The same with a server that forgets everything: it is noticed.
+func TestHistory_RestartWithLoss(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	for range 20 {
+		if restarting(t, 1).report() != "" {
+			return
+		}
+	}
+	t.Fatal("a server that loses what it holds is not noticed")
+}
+
+// restarting records histories on a server that is killed and started again
+// with config all the time.
+func restarting(t *testing.T, rounds int, config ...string) *recorder {
+	server := redistest.Start(t, config...)
+	r := newRecorder(serverTolerance, licence{fences: 1, linger: serverLinger})
+	var handles []handle
+	for i := range serverCrowd.clients {
+		handles = append(handles, reach(t, server.Addr, i, 0))
+	}
+	for range rounds {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			serverCrowd.play(t.Context(), r, rand.Uint64(), handles)
+		}()
+		for playing := true; playing; {
+			rest(t.Context(), rand.N(100*time.Millisecond))
+			server.Restart(t, config...)
+			select {
+			case <-ended:
+				playing = false
+			default:
+			}
+		}
+	}
+	return r
+}
+
+// within returns a random duration below d.
+func within(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
