@@ -87,12 +87,12 @@ var (
 	}
 	problemStoreUnavailable = problem{
 		code: "store-unavailable", status: http.StatusServiceUnavailable, title: "Idempotency store unavailable",
-		detail:    "Whether this key was used before cannot be found out now, so nothing was done. Send the request again with the same key.",
+		detail:    "This key cannot be claimed now, so nothing was done. Send the request again with the same key after the pause in Retry-After.",
 		retryable: true,
 	}
 	problemStoreFull = problem{
 		code: "store-full", status: http.StatusServiceUnavailable, title: "Idempotency store full",
-		detail:    "There is no room for a new key now, so nothing was done. Send the request again with the same key.",
+		detail:    "There is no room for a new key now, so nothing was done. Send the request again with the same key after the pause in Retry-After.",
 		retryable: true,
 	}
 )
