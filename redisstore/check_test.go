@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -423,4 +424,16 @@ func TestCheckErrors(t *testing.T) {
 		_, err := s.Check(ctxFor(t, 50*time.Millisecond))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
+}
+
+// The server that the README tells people to run keeps the promise.
+func TestCheckServerOfREADME(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(readme), "\nredis-server ")
+	require.True(t, found)
+	line, _, _ := strings.Cut(rest, "\n")
+	server := redistest.Start(t, strings.Fields(line)...)
+	require.Empty(t, checked(t, newStore(t, newClient(t, server.Addr)), server))
 }
