@@ -404,3 +404,126 @@ func ExampleWait() {
 	fmt.Println(entry.Status, found, err)
 	// Output: success true <nil>
 }
+
+func ExampleDelete() {
+	ctx := context.Background()
+	store := memstore.New()
+	defer store.Close()
+	guard := idempotent.New(store)
+
+	run := func(context.Context) error {
+		fmt.Println("running")
+		return nil
+	}
+	_ = guard.Do(ctx, "job", run)
+	fmt.Println(idempotent.Delete(ctx, store, "job")) // a take-over by hand
+	_ = guard.Do(ctx, "job", run)
+	// Output:
+	// running
+	// <nil>
+	// running
+}
+
+func ExamplePing() {
+	store := memstore.New()
+	fmt.Println(idempotent.Ping(context.Background(), store))
+	_ = store.Close()
+	fmt.Println(errors.Is(idempotent.Ping(context.Background(), store), idempotent.ErrClosed))
+	// Output:
+	// <nil>
+	// true
+}
+
+func ExampleSweep() {
+	store := memstore.New(memstore.WithSweepInterval(0))
+	defer store.Close()
+	swept, err := idempotent.Sweep(context.Background(), store)
+	fmt.Printf("%+v %v\n", swept, err)
+	// Output: {Expired:0 Evicted:0 Abandoned:0} <nil>
+}
+
+func ExampleWithKeyFunc() {
+	store := memstore.New()
+	defer store.Close()
+	handle := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fmt.Println("handling the event") })
+	// A webhook whose events carry an id. Verify the signature outside.
+	h := idempotent.New(store).Middleware(idempotent.Anonymous,
+		idempotent.WithKeyFunc(func(_ *http.Request, body []byte) (string, error) {
+			var event struct{ ID string }
+			err := json.Unmarshal(body, &event)
+			return event.ID, err
+		}),
+	)(handle)
+	for range 2 {
+		res := post(h, "", `{"id":"evt_1","type":"paid"}`)
+		fmt.Println(res.StatusCode, res.Header.Get("Idempotent-Replayed") == "true")
+	}
+	// Output:
+	// handling the event
+	// 200 false
+	// 200 true
+}
+
+func ExampleWithFingerprint() {
+	store := memstore.New()
+	defer store.Close()
+	// The same body for another version of the API is another request.
+	fingerprint := func(r *http.Request, body []byte) (string, error) {
+		f, err := idempotent.CanonicalJSON(r, body)
+		return f + " " + r.Header.Get("Api-Version"), err
+	}
+	h := idempotent.New(store).Middleware(idempotent.Anonymous, idempotent.WithFingerprint(fingerprint))(http.NotFoundHandler())
+	for _, version := range []string{"1", "2"} {
+		r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader("{}"))
+		r.Header.Set("Idempotency-Key", "3f1c")
+		r.Header.Set("Api-Version", version)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// 404
+	// 422
+}
+
+func ExampleWithReplayHook() {
+	store := memstore.New()
+	defer store.Close()
+	closed := false // the account, meanwhile
+	h := idempotent.New(store).Middleware(idempotent.Anonymous,
+		idempotent.WithReplayHook(func(w http.ResponseWriter, _ *http.Request, _ int) bool {
+			if closed {
+				http.Error(w, "account closed", http.StatusForbidden)
+			}
+			return closed
+		}),
+	)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }))
+	fmt.Println(post(h, "3f1c", "{}").StatusCode)
+	closed = true
+	fmt.Println(post(h, "3f1c", "{}").StatusCode)
+	// Output:
+	// 201
+	// 403
+}
+
+func ExampleWithClassify() {
+	store := memstore.New()
+	defer store.Close()
+	attempt := 0
+	// Everything this handler does is rolled back when it fails, so a 500 of
+	// its own may be tried again.
+	h := idempotent.New(store).Middleware(idempotent.Anonymous,
+		idempotent.WithClassify(func(status int, _ http.Header) idempotent.Class {
+			if status == http.StatusInternalServerError {
+				return idempotent.ClassRelease
+			}
+			return idempotent.ClassDefault
+		}),
+	)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if attempt++; attempt == 1 {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	fmt.Println(post(h, "3f1c", "{}").StatusCode, post(h, "3f1c", "{}").StatusCode)
+	// Output: 500 200
+}
