@@ -42,6 +42,16 @@ func TestServer(t *testing.T) {
 	require.ErrorContains(t, err, "redistest: redis-server ended")
 }
 
+// A server whose port somebody else has taken does not start, also where a
+// server answers there.
+func TestPortTaken(t *testing.T) {
+	t.Parallel()
+	_, port, err := net.SplitHostPort(Start(t).Addr)
+	require.NoError(t, err)
+	_, err = startOnce(port, nil)
+	require.ErrorContains(t, err, "redistest: redis-server ended")
+}
+
 // A fatal failure or a skip ends the goroutine of its test.
 type verdict struct {
 	testing.TB

@@ -225,7 +225,7 @@ func startOnce(port string, config []string) (*Server, error) {
 		close(s.exited)
 	}()
 	for end := time.Now().Add(patience); ; {
-		if _, err := s.Do("PING"); err == nil || strings.HasPrefix(err.Error(), "NOAUTH") {
+		if s.answers() {
 			return s, nil
 		}
 		select {
@@ -239,4 +239,16 @@ func startOnce(port string, config []string) (*Server, error) {
 			return nil, fmt.Errorf("redistest: redis-server does not answer: %s", s.output.String())
 		}
 	}
+}
+
+// answers reports whether the process that answers at the address is this
+// server: somebody else may have taken a port that was free a moment ago, and
+// two tests would then use one server. Where a password is asked for, who
+// answers is not known.
+func (s *Server) answers() bool {
+	info, err := s.Do("INFO", "server")
+	if err != nil {
+		return strings.HasPrefix(err.Error(), "NOAUTH")
+	}
+	return strings.Contains(info, fmt.Sprintf("\r\nprocess_id:%d\r\n", s.cmd.Process.Pid))
 }
