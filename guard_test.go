@@ -314,7 +314,7 @@ func TestC022_ManyCallersOneRun(t *testing.T) {
 	}
 }
 
-func TestRunInFlight(t *testing.T) {
+func TestC049_C073_RunInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newGuardBench(t)
 		release := make(chan struct{})
@@ -561,7 +561,7 @@ func TestC002_EndedContextClaimsNothing(t *testing.T) {
 }
 
 // C012: a lost race is no outage.
-func TestStoreErrorsAreToldApart(t *testing.T) {
+func TestC012_StoreErrorsAreToldApart(t *testing.T) {
 	for _, sentinel := range []error{
 		idempotent.ErrFull, idempotent.ErrCorrupt, idempotent.ErrNewerFormat, idempotent.ErrInvalid, idempotent.ErrClosed, idempotent.ErrLost,
 	} {

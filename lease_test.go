@@ -193,7 +193,7 @@ func TestLostIsToldOnce(t *testing.T) {
 	})
 }
 
-func TestLostClaimCancelsTheOperation(t *testing.T) {
+func TestC006_LostClaimCancelsTheOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newGuardBench(t, idempotent.WithLease(300*time.Millisecond))
 		var cause error
@@ -213,6 +213,7 @@ func TestLostClaimCancelsTheOperation(t *testing.T) {
 		e, ok := b.load(t, "k")
 		require.True(t, ok)
 		require.Equal(t, idempotent.Success, e.Status)
+		synctest.Wait() // it is told after the operation has been
 		require.Equal(t, 1, b.events.count(idempotent.EventLost))
 		require.Equal(t, 1, b.events.count(idempotent.EventCompleted))
 		_, _, err = b.Run(t.Context(), "k", b.succeed(""), idempotent.WithCallFingerprint("other"))

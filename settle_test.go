@@ -164,7 +164,7 @@ func TestCompletedTellsTheTimeOfTheOperation(t *testing.T) {
 }
 
 // C009, C018: a release that fails is repeated, too.
-func TestReleaseIsRepeatedInTheBackground(t *testing.T) {
+func TestC009_C018_ReleaseIsRepeatedInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newGuardBench(t)
 		b.store.Before(storetest.OpRelease, func(context.Context, string) error { return errBoom })

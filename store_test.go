@@ -18,7 +18,7 @@ import (
 )
 
 // Every backend keeps the same contract.
-func TestStores(t *testing.T) {
+func TestC016_C050_Stores(t *testing.T) {
 	t.Run("memstore", func(t *testing.T) {
 		storetest.Run(t, func(t *testing.T) storetest.Harness {
 			s := memstore.New(memstore.WithLogger(slog.New(slog.DiscardHandler)))

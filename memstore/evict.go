@@ -33,7 +33,7 @@ func (s *Store) Sweep(ctx context.Context) (idempotent.Swept, error) {
 	var n idempotent.Swept
 	err := s.sweepAge(ctx, &n)
 	for err == nil {
-		expired, evicted := s.makeRoom(ctx, s.maxEntries, nil)
+		expired, evicted, _ := s.makeRoom(ctx, s.maxEntries, nil)
 		if expired+evicted == 0 {
 			break
 		}
@@ -157,10 +157,11 @@ func (s *Store) roomForClaim(ctx context.Context) bool {
 	if claims, _ := s.tally.load(); claims > s.maxEntries {
 		return false // whatever else goes
 	}
-	expired, evicted := s.makeRoom(ctx, s.tolerated(), nil)
 	// Whoever has removed all that one request may is let in, even where a
-	// large result has left more to do for those who follow.
-	return expired+evicted >= mostRemoved || !s.over(s.tolerated())
+	// large result has left more to do for those who follow. So is a claim
+	// that fitted a moment ago: those who have come since make their own room.
+	_, _, full := s.makeRoom(ctx, s.tolerated(), nil)
+	return !full
 }
 
 // forgetAbandoned removes claims that are past their Keep and reports whether
@@ -185,7 +186,8 @@ func (s *Store) makeRoomAfter(ctx context.Context, finished *slot) {
 // and then the oldest tenth of the finished ones, or more until both bounds
 // are met. It removes no more than about mostRemoved and leaves the rest of
 // the tenth to the next call; never spared, and none younger than WithMinAge.
-func (s *Store) makeRoom(ctx context.Context, entries int, spared *slot) (expired, evicted int) {
+// The store is full where it is still over and nothing is left that may go.
+func (s *Store) makeRoom(ctx context.Context, entries int, spared *slot) (expired, evicted int, full bool) {
 	s.room.Lock()
 	defer s.room.Unlock()
 	now := s.clock.now()
@@ -194,18 +196,20 @@ func (s *Store) makeRoom(ctx context.Context, entries int, spared *slot) (expire
 	}
 	if s.owed == 0 && s.over(entries) {
 		_, finished := s.tally.load()
+		if finished == 0 {
+			return expired, 0, true
+		}
 		s.owed = (finished + 9) / 10
 	}
 	if s.owed == 0 {
-		return expired, 0
+		return expired, 0, false
 	}
-	most := mostRemoved - expired
-	evicted = s.removeOldest(ctx, now, most, spared)
+	evicted, all := s.removeOldest(ctx, now, mostRemoved-expired, spared)
 	s.owed = max(0, s.owed-evicted)
-	if evicted < most {
-		s.owed = 0 // that was all that may go
+	if all {
+		s.owed = 0
 	}
-	return expired, evicted
+	return expired, evicted, all && s.over(entries)
 }
 
 // removeExpired removes finished entries that are past their time.
@@ -225,8 +229,9 @@ func (s *Store) removeExpired(ctx context.Context, now int64, spared *slot) (n i
 }
 
 // removeOldest removes the finished entries that were completed first: what is
-// owed, more where a bound is still exceeded, and at most most.
-func (s *Store) removeOldest(ctx context.Context, now int64, most int, spared *slot) (n int) {
+// owed, more where a bound is still exceeded, and at most most. It reports
+// whether that was all that may go.
+func (s *Store) removeOldest(ctx context.Context, now int64, most int, spared *slot) (n int, all bool) {
 	early := eviction{option: "WithMaxBytes"}
 	if s.Len() > s.maxEntries {
 		early.option = "WithMaxEntries"
@@ -235,7 +240,7 @@ func (s *Store) removeOldest(ctx context.Context, now int64, most int, spared *s
 	for seg := s.queue.after(nil); seg != nil; seg = s.queue.after(seg) {
 		for i := range seg.places {
 			if n >= most || n >= s.owed && !s.over(s.maxEntries) {
-				return n
+				return n, false
 			}
 			sl := seg.places[i].Load()
 			if sl == nil || sl == spared {
@@ -246,7 +251,7 @@ func (s *Store) removeOldest(ctx context.Context, now int64, most int, spared *s
 				continue
 			}
 			if now-sl.completed < s.minAge {
-				return n // all that follow are younger still
+				return n, true // all that follow are younger still
 			}
 			if !s.remove(sl, w) {
 				continue
@@ -261,7 +266,7 @@ func (s *Store) removeOldest(ctx context.Context, now int64, most int, spared *s
 			}
 		}
 	}
-	return n
+	return n, true
 }
 
 // eviction is what one removeOldest has removed early.

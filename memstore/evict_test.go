@@ -156,6 +156,32 @@ func TestB71_FullOfRunningClaims(t *testing.T) {
 	mustClaim(t, s, "new", claimBy("owner"))
 }
 
+// writing is a log handler that does something with each line.
+type writing struct {
+	slog.Handler
+	do func()
+}
+
+func (h writing) Handle(context.Context, slog.Record) error { h.do(); return nil }
+
+func (writing) Enabled(context.Context, slog.Level) bool { return true }
+
+// A claim for which room was made is not refused because others came right
+// after: they make their own.
+func TestB71_RoomOnceMadeIsEnough(t *testing.T) {
+	t.Parallel()
+	const limit = 1000
+	var s *Store
+	// As many claims as others make while this goroutine has no processor.
+	others := func() { s.tally.add(limit, 0) }
+	s = newStore(t, WithMaxEntries(limit), WithLogger(slog.New(writing{do: others})))
+	finishAll(t, s, success("r"), names("k", limit+limit/10)...)
+	mustClaim(t, s, "last", claimBy("owner"))
+	require.Positive(t, s.Stats().Evicted)
+	s.tally.add(-limit, 0)
+	requireConsistent(t, s)
+}
+
 func TestAbandonedClaimsAreNotEvicted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -236,7 +262,8 @@ func TestEvictedLateIsNotEarly(t *testing.T) {
 		finish(t, s, "k", success("r"))
 		time.Sleep(24 * time.Hour)
 		s.owed = 1
-		require.Equal(t, 1, s.removeOldest(t.Context(), s.clock.now(), 1, nil))
+		n, _ := s.removeOldest(t.Context(), s.clock.now(), 1, nil)
+		require.Equal(t, 1, n)
 		require.Equal(t, Stats{Evicted: 1}, s.Stats())
 		require.Empty(t, told.take())
 	})
@@ -550,8 +577,8 @@ func TestC128_SweepIsInterrupted(t *testing.T) {
 	}
 }
 
-// C007, C027, C125: keys that come and go leave nothing, whatever way they go.
-func TestC027_ChurnLeavesNothing(t *testing.T) {
+// Keys that come and go leave nothing, whatever way they go.
+func TestC007_C027_C125_ChurnLeavesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // C016, C121: the contract, wholly in fake time, with and without a background.
-func TestContract(t *testing.T) {
+func TestC016_C121_Contract(t *testing.T) {
 	for name, interval := range map[string]time.Duration{"background": time.Minute, "no background": 0} {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) storetest.Harness {

@@ -17,7 +17,7 @@ import (
 )
 
 // C022, C127: of many who claim at once, one gets the key.
-func TestC022_MutualExclusion(t *testing.T) {
+func TestC022_C127_MutualExclusion(t *testing.T) {
 	t.Parallel()
 	const rounds, goroutines = 200, 200
 	s := newStore(t)

@@ -13,6 +13,13 @@ func (s *Store) Waiting() int {
 	return n
 }
 
+// Targets returns the number of keys that somebody waits for.
+func (s *Store) Targets() int {
+	s.waits.mu.Lock()
+	defer s.waits.mu.Unlock()
+	return len(s.waits.targets)
+}
+
 // Subscribed reports whether the server has confirmed the subscription.
 func (s *Store) Subscribed() bool {
 	s.waits.mu.Lock()

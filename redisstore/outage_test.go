@@ -166,7 +166,7 @@ func stacks() string {
 	return string(b[:runtime.Stack(b, true)])
 }
 
-func TestC052_ServerAway(t *testing.T) {
+func TestC051_C052_ServerAway(t *testing.T) {
 	t.Parallel()
 	relay := redistest.NewRelay(t, redistest.Shared(t).Addr)
 	s := newStore(t, newClient(t, relay.Addr, func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 }),

@@ -129,7 +129,7 @@ func TestPing(t *testing.T) {
 	require.Error(t, away.Ping(ctxFor(t, 100*time.Millisecond)))
 }
 
-func TestDelete(t *testing.T) {
+func TestC134_Delete(t *testing.T) {
 	t.Parallel()
 	s, client, prefix := onServer(t)
 	ctx := t.Context()
@@ -143,7 +143,7 @@ func TestDelete(t *testing.T) {
 }
 
 // The raw expiry in Redis, where no test double can mix up units.
-func TestExpiry(t *testing.T) {
+func TestC019_C021_C045_C047_Expiry(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	ttl := func(c *redis.Client, name string) time.Duration { return c.PTTL(ctx, name).Val() }

@@ -215,7 +215,7 @@ func TestC041_ReadsFromThePrimary(t *testing.T) {
 
 // Entries that cannot be read stop every step and are left as they are (C020,
 // B80, rules 8 and 9).
-func TestUnreadable(t *testing.T) {
+func TestC020_Unreadable(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, redistest.Shared(t).Addr)
 	ctx := t.Context()

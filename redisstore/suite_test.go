@@ -48,7 +48,7 @@ func corrupt(client redis.UniversalClient, name, key string, c storetest.Corrupt
 }
 
 // The whole contract, on every kind of server (C016, C050).
-func TestStore(t *testing.T) {
+func TestC016_C036_C050_Store(t *testing.T) {
 	t.Parallel()
 	t.Run("server", func(t *testing.T) {
 		t.Parallel()

@@ -213,20 +213,33 @@ func scriptCalls(t *testing.T, c *redis.Client) int {
 func TestC042_WaitersHoldNoConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s := newStore(t, newClient(t, server.Addr, func(o *redis.Options) { o.PoolSize = 2 }))
+	client := newClient(t, server.Addr, func(o *redis.Options) { o.PoolSize = 2 })
+	s := newStore(t, client)
 	claimed(t, s, "slow", "a")
-	var done sync.WaitGroup
-	for range 100 {
+	ctx, leave := context.WithCancel(t.Context())
+	var done, left sync.WaitGroup
+	for i := range 100 {
 		done.Go(func() { _, _, _ = s.Wait(t.Context(), "slow") })
+		key := fmt.Sprint("left", i)
+		claimed(t, s, key, "a")
+		left.Go(func() { _, _, _ = s.Wait(ctx, key) })
 	}
+	redistest.Eventually(t, "all wait", func() bool { return s.Waiting() == 200 })
 	redistest.Eventually(t, "subscribed", s.Subscribed)
 	for i := range 50 {
 		key := fmt.Sprint("other", i)
 		claimed(t, s, key, "a")
 		require.NoError(t, s.Complete(t.Context(), key, "a", success("r")))
 	}
+	require.Equal(t, 101, s.Targets())
+	leave()
+	left.Wait()
+	require.Equal(t, 1, s.Targets(), "those who left took their keys with them")
 	require.NoError(t, s.Complete(t.Context(), "slow", "a", success("r")))
 	done.Wait()
+	require.Zero(t, s.Targets())
+	require.Zero(t, s.Waiting())
+	require.Zero(t, client.PoolStats().Timeouts)
 }
 
 func TestWaitOnRingPolls(t *testing.T) {
