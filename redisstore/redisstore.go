@@ -85,7 +85,8 @@ func WithPrefix(prefix string) Option {
 // within timeout, by one more round trip (WAIT). With fewer the claim is an
 // error, and whether it stands is not known; the guard releases it. By default
 // no replica is waited for. It panics unless n is positive and timeout at least
-// a millisecond. While a Cluster moves the slot of a key, such claims fail.
+// a millisecond. While a Cluster moves the slot of a key, and once after its
+// fail-over, such claims fail.
 func WithReplicas(n int, timeout time.Duration) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("redisstore: WithReplicas: the number is %d; it must be at least 1", n))
@@ -107,6 +108,10 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // that waited for the answer are free at the client's ReadTimeout, or after 30
 // seconds where a *redis.Client has none. A Cluster or Ring client without one
 // needs ContextTimeoutEnabled instead. Hooks must be added to client before New.
+//
+// A *redis.ClusterClient notices the successor of a primary that died at its
+// next look at the map of slots, once a minute unless ClusterStateReloadInterval
+// says otherwise. Until then the keys of that primary are refused.
 //
 // On a *redis.Ring waiters are not notified: they poll.
 func New(client redis.UniversalClient, opts ...Option) *Store {
@@ -293,6 +298,13 @@ func (s *Store) claimAcknowledged(ctx context.Context, name string, args []any) 
 	conn := node.Conn()
 	defer func() { _ = conn.Close() }()
 	reply, err := claimScript.Run(ctx, conn, []string{name}, args...).Text()
+	if _, moved := redis.IsMovedError(err); moved {
+		// The client knows nothing of what is sent on one connection, and
+		// would hand out the wrong node for up to a minute.
+		if c, ok := s.client.(*redis.ClusterClient); ok {
+			c.ReloadState(ctx)
+		}
+	}
 	if err != nil || reply == "" || reply[0] != answerClaimed {
 		return reply, err
 	}

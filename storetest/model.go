@@ -235,7 +235,7 @@ func (f *follower) step(e model.Event) bool {
 	took := f.now().Sub(began)
 	before := k.state
 	after, want := before.Step(began.Add(-k.blur), e)
-	if late, other := before.Step(began.Add(took), e); !sameDecision(after, late, want, other) {
+	if late, other := before.Step(began.Add(took), e); !sameDecision(after, late, want, other, took+k.blur) {
 		return false
 	}
 	after, want = before.Step(began, e)
@@ -258,9 +258,18 @@ func (f *follower) step(e model.Event) bool {
 	return true
 }
 
-// sameDecision reports whether the model decides the same at two moments, but
-// for the times and fences that come of it.
-func sameDecision(s1, s2 model.State, a1, a2 model.Answer) bool {
+// sameDecision reports whether the model decides the same at two moments that
+// lie apart, but for fences and for times that differ by no more than that. A
+// claim sent again and a new one of the same owner differ in nothing else than
+// how old the first claim is.
+func sameDecision(s1, s2 model.State, a1, a2 model.Answer, apart time.Duration) bool {
+	for _, d := range []time.Duration{
+		s1.Entry.Timestamp.Sub(s2.Entry.Timestamp), s1.Entry.Claimed.Sub(s2.Entry.Claimed), s1.Entry.Expires.Sub(s2.Entry.Expires),
+	} {
+		if d.Abs() > apart {
+			return false
+		}
+	}
 	plain := func(e idempotent.Entry) idempotent.Entry {
 		e = timeless(e)
 		e.Fence = 0

@@ -30,6 +30,7 @@ type Server struct {
 	Addr string // host:port
 
 	cmd    *exec.Cmd
+	config []string
 	dir    string
 	output bytes.Buffer
 	exited chan struct{}
@@ -83,7 +84,7 @@ func (s *Server) Restart(t testing.TB, config ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cmd, s.dir, s.exited = n.cmd, n.dir, n.exited
+	s.cmd, s.config, s.dir, s.exited = n.cmd, n.config, n.dir, n.exited
 }
 
 var shared struct {
@@ -122,8 +123,7 @@ func StopShared() {
 // Stop ends the server at once and removes what it wrote. It may be called
 // more than once.
 func (s *Server) Stop() {
-	_ = s.cmd.Process.Kill()
-	<-s.exited
+	s.Kill()
 	_ = os.RemoveAll(s.dir)
 }
 
@@ -195,6 +195,19 @@ func start(port string, config []string) (*Server, error) {
 }
 
 func startOnce(port string, config []string) (*Server, error) {
+	s, err := newServer(port, config)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.launch(); err != nil {
+		_ = os.RemoveAll(s.dir)
+		return nil, err
+	}
+	return s, nil
+}
+
+// newServer returns a server with a directory that does not run yet.
+func newServer(port string, config []string) (*Server, error) {
 	if port == "0" {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -209,46 +222,62 @@ func startOnce(port string, config []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), dir: dir, exited: make(chan struct{})}
+	return &Server{Addr: net.JoinHostPort("127.0.0.1", port), config: config, dir: dir}, nil
+}
+
+// launch starts the process on what is in the directory, and returns when it
+// answers.
+func (s *Server) launch() error {
+	_, port, _ := net.SplitHostPort(s.Addr)
 	args := append([]string{
-		"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no",
+		"--port", port, "--bind", "127.0.0.1", "--dir", s.dir, "--save", "", "--appendonly", "no",
 		"--maxmemory-policy", "noeviction", "--daemonize", "no",
-	}, config...)
+	}, s.config...)
+	if name := s.sentinelFile(); exists(name) {
+		args = []string{name, "--sentinel"}
+	}
+	s.output.Reset()
+	s.exited = make(chan struct{})
 	s.cmd = exec.Command("redis-server", args...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
+	EndWithParent(s.cmd)
 	if err := s.cmd.Start(); err != nil {
-		_ = os.RemoveAll(dir)
-		return nil, err
-	}
-	go func() {
-		_ = s.cmd.Wait()
 		close(s.exited)
-	}()
+		return err
+	}
+	go func(cmd *exec.Cmd, exited chan struct{}) {
+		_ = cmd.Wait()
+		close(exited)
+	}(s.cmd, s.exited)
 	for end := time.Now().Add(patience); ; {
 		if s.answers() {
-			return s, nil
+			return nil
 		}
 		select {
 		case <-s.exited:
-			_ = os.RemoveAll(dir)
-			return nil, fmt.Errorf("redistest: redis-server ended: %s", s.output.String())
+			return fmt.Errorf("redistest: redis-server ended: %s", s.output.String())
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(end) {
-			s.Stop()
-			return nil, fmt.Errorf("redistest: redis-server does not answer: %s", s.output.String())
+			s.Kill()
+			return fmt.Errorf("redistest: redis-server does not answer: %s", s.output.String())
 		}
 	}
 }
 
 // answers reports whether the process that answers at the address is this
 // server: somebody else may have taken a port that was free a moment ago, and
-// two tests would then use one server. Where a password is asked for, who
-// answers is not known.
+// two tests would then use one server. One that still reads its files does not
+// answer yet. Where a password is asked for, who answers is not known.
 func (s *Server) answers() bool {
-	info, err := s.Do("INFO", "server")
-	if err != nil {
+	if _, err := s.Do("PING"); err != nil {
 		return strings.HasPrefix(err.Error(), "NOAUTH")
 	}
-	return strings.Contains(info, fmt.Sprintf("\r\nprocess_id:%d\r\n", s.cmd.Process.Pid))
+	info, err := s.Do("INFO", "server")
+	return err == nil && strings.Contains(info, fmt.Sprintf("\r\nprocess_id:%d\r\n", s.cmd.Process.Pid))
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
 }
