@@ -24,6 +24,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
@@ -350,15 +351,27 @@ func call[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	}()
 	select {
 	case r := <-done:
-		// The client may have noticed the end first, in words of its own.
-		if r.err != nil && ctx.Err() != nil && !fromServer(r.err) {
-			r.err = ctx.Err()
+		if r.err != nil && !fromServer(r.err) {
+			r.err = cmp.Or(ended(ctx), r.err)
 		}
 		return r.value, r.err
 	case <-ctx.Done():
 		var none T
 		return none, ctx.Err()
 	}
+}
+
+// ended returns why ctx has ended, or nil. A client that has given the deadline
+// to its socket may notice the end first, in words of its own, before the timer
+// of the context has run.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // longest is what any duration is cut to. Three instants are summed in a Lua
