@@ -194,15 +194,12 @@ func (s *Store) makeRoom(ctx context.Context, entries int, spared *slot) (expire
 	if s.over(entries) { // nobody else has made it while we waited
 		expired = s.removeExpired(ctx, now, spared)
 	}
-	if s.owed == 0 && s.over(entries) {
-		_, finished := s.tally.load()
-		if finished == 0 {
-			return expired, 0, true
-		}
-		s.owed = (finished + 9) / 10
-	}
 	if s.owed == 0 {
-		return expired, 0, false
+		if !s.over(entries) {
+			return expired, 0, false
+		}
+		_, finished := s.tally.load()
+		s.owed = (finished + 9) / 10
 	}
 	evicted, all := s.removeOldest(ctx, now, mostRemoved-expired, spared)
 	s.owed = max(0, s.owed-evicted)

@@ -33,10 +33,10 @@ var renewCases = []testCase{
 	},
 	{
 		name: "C016_RenewedLeaseDecides",
-		why:  "A renewed claim stands for its renewed lease; the first one no longer counts, and Keep counts from the new lapse.",
+		why:  "A renewed claim stands for its renewed lease; the first one no longer counts.",
 		run: func(c *trial) {
 			key := c.key()
-			c.claim(key, takeOver(forget(alice)))
+			c.claim(key, takeOver(lapse(alice)))
 			c.renew(key, alice, long, nil)
 			c.Advance(past)
 			c.running(key, alice)
