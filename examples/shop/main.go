@@ -56,6 +56,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	storeURL := flags.String("store", "memory:", "where keys are kept: memory: or a redis:// `URL`")
 	providerURL := flags.String("provider", "", "payment provider's `URL`; without one, a stand-in takes 3 s and agrees")
 	unsafe := flags.Bool("unsafe-redis", false, "start although Redis is set up so that a payment could be made twice")
+	lease := flags.Duration("lease", idempotent.DefaultLease, "how long a key stays in flight after its process has died")
 	play := flags.Bool("demo", false, "play a story against the shop, print what happened, exit with 1 if any of it was wrong")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -68,6 +69,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		log = slog.New(slog.DiscardHandler) // the table tells it all
 	}
 
+	if *lease < idempotent.MinDuration {
+		_, _ = fmt.Fprintf(stderr, "shop: -lease %v: it must be at least %v\n", *lease, idempotent.MinDuration)
+		return 2
+	}
 	store, closeStore, err := openStore(*storeURL, log)
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "shop:", err)
@@ -77,7 +82,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "shop:", errors.Join(err, closeStore()))
 		return 1
 	}
-	v := newService(store, closeStore, provider(*providerURL), log)
+	v := newService(store, closeStore, provider(*providerURL), log, idempotent.WithLease(*lease))
 	if *play {
 		return demo(stdout, v)
 	}
@@ -138,8 +143,9 @@ type service struct {
 	server     *http.Server
 }
 
-func newService(store idempotent.Store, closeStore func() error, charge chargeFunc, log *slog.Logger) *service {
-	guard := idempotent.New(store, idempotent.WithLogger(log), idempotent.WithObserver(logOutcomes(log)))
+func newService(store idempotent.Store, closeStore func() error, charge chargeFunc, log *slog.Logger, opts ...idempotent.Option) *service {
+	opts = append(opts, idempotent.WithLogger(log), idempotent.WithObserver(logOutcomes(log)))
+	guard := idempotent.New(store, opts...)
 	shop := &shop{charge: charge}
 	return &service{
 		log: log, store: store, closeStore: closeStore, guard: guard, shop: shop,

@@ -318,6 +318,7 @@ func TestRun_Refusals(t *testing.T) {
 	}{
 		{"help is no error", []string{"-h"}, 0, "-store"},
 		{"unknown flag", []string{"-nonsense"}, 2, "-nonsense"},
+		{"a lease that makes no sense", []string{"-lease", "0"}, 2, "-lease 0s"},
 		{"no store", []string{"-store", ""}, 1, "-store:"},
 		{"another kind of store", []string{"-store", "mysql://127.0.0.1"}, 1, "-store:"},
 		{"a URL that cannot be read", []string{"-store", "redis://ada:pa55word@127.0.0.1:port"}, 1, "-store: invalid port"},
