@@ -215,6 +215,19 @@ func (c *customers) count() int {
 	return c.answered
 }
 
+// paid returns how many payments are known to be made.
+func (c *customers) paid() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, answers := range c.answers {
+		if len(answers) > 0 && last(answers).status == http.StatusCreated {
+			n++
+		}
+	}
+	return n
+}
+
 // underWay returns the attempts that have no answer yet.
 func (c *customers) underWay() map[string]*attempt {
 	c.mu.Lock()
