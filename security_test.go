@@ -1149,5 +1149,9 @@ func TestSecurityC088_RedisLogs(t *testing.T) {
 			})
 		}
 	})
-	requireNothingPlanted(t, &log, "unknown command 'evalsha'", "store does not answer", "lacks a permission", "entry corrupt", "newer release")
+	want := []string{"store does not answer"}
+	if redistest.Installed() { // or those scenarios have been skipped
+		want = append(want, "unknown command 'evalsha'", "lacks a permission", "entry corrupt", "newer release")
+	}
+	requireNothingPlanted(t, &log, want...)
 }

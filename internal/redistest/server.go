@@ -36,6 +36,12 @@ type Server struct {
 	exited chan struct{}
 }
 
+// Installed reports whether there is a redis-server to start.
+func Installed() bool {
+	_, err := exec.LookPath("redis-server")
+	return err == nil
+}
+
 // Require ends the test unless redis-server is installed: it is skipped with
 // the reason, or fails where [RequireServers] is 1.
 func Require(t testing.TB) {
