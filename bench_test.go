@@ -220,6 +220,12 @@ func (w *discardWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// WriteString is there as in the writer of net/http.
+func (w *discardWriter) WriteString(s string) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return len(s), nil
+}
+
 // benchParallel runs op from all processors.
 func benchParallel(b *testing.B, op func() error) {
 	b.Helper()

@@ -48,6 +48,20 @@ type Execution struct {
 type execution struct {
 	Execution
 	said atomic.Int32 // a Class, or concluded
+
+	ctx      lateContext // of the operation
+	after    lateContext // the same without its end, for the bookkeeping
+	settling lateContext // of the first attempt to settle
+	lease    lease
+}
+
+// begin prepares the contexts of an operation that was called with ctx.
+func (x *execution) begin(ctx context.Context, detached bool) {
+	x.ctx.parent, x.ctx.detached, x.ctx.execution = ctx, detached, x
+	if detached {
+		x.ctx.deadline, _ = ctx.Deadline()
+	}
+	x.after.parent, x.after.detached = &x.ctx, true
 }
 
 // concluded in the place of what an operation says: it is too late.

@@ -30,7 +30,7 @@ import (
 // append to its text.
 type FingerprintFunc func(r *http.Request, body []byte) (string, error)
 
-// The tags of this release. A change to what a function or requestFingerprint
+// The tags of this release. A change to what a function or appendFingerprint
 // hashes needs a new version of each tag it touches: fingerprints are compared
 // with recorded ones, and a repeat across the upgrade would be refused.
 const (
@@ -96,7 +96,7 @@ func Multipart(r *http.Request, body []byte) (string, error) {
 	return fingerprintText(fingerprintMultipart, h.Sum(nil)), nil
 }
 
-// requestFingerprint is what a claim carries: the tag of what fn says of the
+// appendFingerprint appends what a claim carries: the tag of what fn says of the
 // body, and a digest of that text and of the rest of what makes a request the
 // same one. Method and path are "" unless they are part of it, which is so
 // where the key is unique per principal. Authorization, cookies and trace
@@ -104,10 +104,10 @@ func Multipart(r *http.Request, body []byte) (string, error) {
 //
 // What is hashed is a list of texts, each with its length in front, so that no
 // two requests give the same bytes.
-func requestFingerprint(r *http.Request, body []byte, fn FingerprintFunc, method, path string) (string, error) {
+func appendFingerprint(to []byte, r *http.Request, body []byte, fn FingerprintFunc, method, path string) ([]byte, error) {
 	text, err := fn(r, body)
 	if err != nil {
-		return "", err
+		return to, err
 	}
 	b := make([]byte, 0, 512) // stays on the stack, unless the query is long
 	b = fingerprintAppend(b, text)
@@ -124,16 +124,19 @@ func requestFingerprint(r *http.Request, body []byte, fn FingerprintFunc, method
 	b = fingerprintAppendQuery(b, r.URL.RawQuery)
 
 	sum := sha256.Sum256(b)
-	return fingerprintText(fingerprintTag(text), sum[:fingerprintBytes]), nil
+	return appendFingerprintText(to, fingerprintTag(text), sum[:fingerprintBytes]), nil
 }
 
 // fingerprintText writes a digest behind its tag. The functions above keep all
 // 32 bytes, 43 characters: they are hashed again, so that brevity gains
 // nothing.
 func fingerprintText(tag string, sum []byte) string {
-	b := make([]byte, 0, fingerprintMaxTag+43)
-	b = append(b, tag...)
-	return string(base64.RawURLEncoding.AppendEncode(b, sum))
+	b := make([]byte, 0, fingerprintMaxTag+43) // stays on the stack
+	return string(appendFingerprintText(b, tag, sum))
+}
+
+func appendFingerprintText(b []byte, tag string, sum []byte) []byte {
+	return base64.RawURLEncoding.AppendEncode(append(b, tag...), sum)
 }
 
 // fingerprintTag returns the tag that text begins with.

@@ -26,6 +26,11 @@ type fingerprintInput struct {
 	path      string
 }
 
+func requestFingerprint(r *http.Request, body []byte, fn FingerprintFunc, method, path string) (string, error) {
+	b, err := appendFingerprint(nil, r, body, fn, method, path)
+	return string(b), err
+}
+
 func (in fingerprintInput) request() *http.Request {
 	r := httptest.NewRequest("POST", "/orders", nil)
 	r.URL.RawQuery = in.query

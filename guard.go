@@ -100,24 +100,38 @@ const noResult = "\x00"
 // Run blocks as long as op does, plus at most two store timeouts and the wait.
 // A result of one zero byte means none, and is replayed as "".
 func (g *Guard) Run(ctx context.Context, key string, op func(context.Context) (Class, string), opts ...CallOption) (rec Record, replayed bool, err error) {
-	if op == nil {
+	switch {
+	case op == nil:
 		return Record{}, false, fmt.Errorf("%w: the operation is nil", ErrInvalid)
-	}
-	if key == "" {
+	case key == "":
 		return Record{}, false, fmt.Errorf("%w: the key is empty", ErrInvalid)
 	}
-	c := newCall(opts)
+	return g.run(ctx, key, workFunc(op), newCall(opts))
+}
+
+// work is an operation. It is an interface so that the middleware's costs no
+// closure.
+type work interface {
+	do(ctx context.Context) (Class, string)
+}
+
+type workFunc func(context.Context) (Class, string)
+
+func (f workFunc) do(ctx context.Context) (Class, string) { return f(ctx) }
+
+// run is Run with its call prepared; c serves once.
+func (g *Guard) run(ctx context.Context, key string, op work, c *call) (rec Record, replayed bool, err error) {
 	var w waiting
 	for {
-		e, found, sent, err := g.claim(ctx, key, &c)
+		e, found, sent, err := g.claim(ctx, key, c)
 		if err != nil {
 			return Record{}, false, err
 		}
 		if found == claimed {
-			return g.execute(ctx, e, sent, &c, op), false, nil
+			return g.execute(ctx, e, sent, c, op), false, nil
 		}
 		if e.Status == Pending {
-			e, found, err = g.await(ctx, e, &c, &w)
+			e, found, err = g.await(ctx, e, c, &w)
 			if err != nil {
 				return Record{Claimed: e.Claimed}, false, err
 			}
@@ -125,7 +139,7 @@ func (g *Guard) Run(ctx context.Context, key string, op func(context.Context) (C
 				continue
 			}
 		}
-		return g.answer(ctx, e, &c)
+		return g.answer(ctx, e, c)
 	}
 }
 
@@ -167,7 +181,7 @@ func (g *Guard) claim(ctx context.Context, key string, c *call) (e Entry, f find
 		}
 	}()
 	var ok bool
-	err = g.step(ctx, "claim", key, g.storeTimeout, func(ctx context.Context) (err error) {
+	err = g.stepIn(ctx, c.claimContext(), "claim", key, g.storeTimeout, func(ctx context.Context) (err error) {
 		e, ok, err = g.store.Claim(ctx, key, Claim{
 			Owner:       owner,
 			Fingerprint: c.fingerprint,
@@ -224,9 +238,14 @@ func (g *Guard) look(ctx context.Context, key string, c *call) (e Entry, err err
 
 // step sends one call to the store, under its own timeout.
 func (g *Guard) step(ctx context.Context, name, key string, timeout time.Duration, send func(context.Context) error) error {
-	bounded, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+	return g.stepIn(ctx, new(lateContext), name, key, timeout, send)
+}
+
+// stepIn is step with room for its context, which must be new.
+func (g *Guard) stepIn(ctx context.Context, bounded *lateContext, name, key string, timeout time.Duration, send func(context.Context) error) error {
 	start := time.Now()
+	bounded.parent, bounded.deadline = ctx, start.Add(timeout)
+	defer bounded.end(nil)
 	return g.sorted(ctx, name, key, start, send(bounded))
 }
 

@@ -118,73 +118,67 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.next.ServeHTTP(w, r)
 		return
 	}
-	in, refusal := h.intake(w, r)
-	if refusal != nil {
+	x := &exchange{handler: h, w: w, r: r}
+	if refusal := x.intake(); refusal != nil {
 		h.refuse(w, *refusal, problemExtra{})
 		return
 	}
-	if in.unkeyed {
-		h.guard.log.tell(r.Context(), Event{Kind: EventUnkeyed, Trace: in.trace})
-		h.next.ServeHTTP(w, in.request)
+	if x.unkeyed {
+		h.guard.log.tell(r.Context(), Event{Kind: EventUnkeyed, Trace: x.trace})
+		h.next.ServeHTTP(w, x.passed())
 		return
 	}
 
-	var waited bool
 	wait, preferred := h.waitOf(r)
-	opts := []CallOption{
-		WithCallFingerprint(in.fingerprint), WithCallTrace(in.trace),
-		WithCallWait(wait), withCallWaiters(h.waiters, &waited),
-	}
-	if !h.cancelOnDisconnect {
-		opts = append(opts, WithCallDetached())
-	}
-	run := &handlerRun{handler: h, w: w, outer: r, r: in.request}
-	rec, replayed, err := h.guard.Run(r.Context(), in.name, run.operation, opts...)
-	if waited && preferred {
+	x.call.fingerprint, x.call.trace = x.fingerprint, x.trace
+	x.call.wait, x.call.waiters = wait, h.waiters
+	x.call.detached = !h.cancelOnDisconnect
+	rec, replayed, err := h.guard.run(r.Context(), x.name, x, &x.call)
+	if x.call.waited && preferred {
 		w.Header().Set("Preference-Applied", "wait="+strconv.FormatInt(int64(wait/time.Second), 10))
 	}
 	switch {
 	case replayed:
-		h.replay(w, r, in.name, rec)
+		x.replay(rec)
 	case err != nil:
 		h.refuseError(w, rec, err)
 	default:
-		run.deliver()
+		x.deliver()
 	}
 }
 
 // replay answers with what is recorded.
-func (h *handler) replay(w http.ResponseWriter, r *http.Request, name string, rec Record) {
+func (x *exchange) replay(rec Record) {
 	unavailable := problemResultUnavailable
 	unavailable.newKeySafe = rec.Class == ClassFailure
 	extra := problemExtra{firstSeen: rec.Claimed, state: rec.Class.String()}
 	if rec.missing && rec.Class == ClassUnknown {
 		// The handler panicked, and this is what its record says.
 		extra.replayed = true
-		h.refuse(w, problemOperationAborted, extra)
+		x.refuse(x.w, problemOperationAborted, extra)
 		return
 	}
 	if rec.missing {
-		h.refuse(w, unavailable, extra)
+		x.refuse(x.w, unavailable, extra)
 		return
 	}
-	response, err := decodeResponse(rec.Result)
+	response, err := decodeResponse(rec.Result, &x.room)
 	if err != nil {
-		h.guard.log.tell(r.Context(), Event{Kind: EventStoreError, Key: name, Err: err})
-		h.refuseError(w, rec, err)
+		x.guard.log.tell(x.r.Context(), Event{Kind: EventStoreError, Key: x.name, Err: err})
+		x.refuseError(x.w, rec, err)
 		return
 	}
-	if h.replayHook != nil && h.replayHook(w, r, response.status) {
+	if x.replayHook != nil && x.replayHook(x.w, x.r, response.status) {
 		return
 	}
 	if !response.unreplayable {
-		if err = response.replay(w, r); err == nil {
+		if err = response.replay(x.w, x.r); err == nil {
 			return
 		}
-		h.note(r.Context(), slog.LevelDebug, "the recorded answer does not suit this client", err)
+		x.note(x.r.Context(), slog.LevelDebug, "the recorded answer does not suit this client", err)
 	}
 	extra.status, extra.location = response.status, response.location()
-	h.refuse(w, unavailable, extra)
+	x.refuse(x.w, unavailable, extra)
 }
 
 // refuseError answers what [Guard.Run] refused.

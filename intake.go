@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,52 +17,54 @@ const (
 	keyErrPolicy keyError = "The key does not have the form that this operation asks for."
 )
 
-// intake is a request that may be run.
-type intake struct {
-	request     *http.Request
-	unkeyed     bool
-	name        string // in the store
-	fingerprint string
-	trace       string
-}
-
 // intake checks a request in a fixed order, so that nothing is read that a
 // refusal does not need: field lines, key, principal, body. Only a key
 // function has the principal checked and the body read before the key.
-func (h *handler) intake(w http.ResponseWriter, r *http.Request) (in intake, refusal *problem) {
-	in = intake{request: r, trace: cleanTrace(h.trace(r))}
+func (x *exchange) intake() (refusal *problem) {
+	r := x.r
+	x.trace = cleanTrace(x.handler.trace(r))
 	var key, principal string
-	var body []byte
-	if h.keyFunc == nil {
-		if key, in.unkeyed, refusal = h.headerKey(r); refusal != nil || in.unkeyed {
-			return in, refusal
+	if x.keyFunc == nil {
+		if key, x.unkeyed, refusal = x.headerKey(r); refusal != nil || x.unkeyed {
+			return refusal
 		}
 	}
-	if principal, refusal = h.principalOf(r); refusal != nil {
-		return in, refusal
+	if principal, refusal = x.principalOf(r); refusal != nil {
+		return refusal
 	}
-	if in.request, body, refusal = h.hold(w, r); refusal != nil {
-		return in, refusal
+	body, refusal := x.hold()
+	if refusal != nil {
+		return refusal
 	}
-	defer rewindBody(in.request)
-	if h.keyFunc != nil {
-		if key, in.unkeyed, refusal = h.funcKey(in.request, body); refusal != nil || in.unkeyed {
-			return in, refusal
+	if x.body.held {
+		// The functions of users may read it.
+		defer func(original io.ReadCloser) {
+			r.Body = original
+			x.body.rewind()
+		}(r.Body)
+		r.Body = &x.body
+	}
+	if x.keyFunc != nil {
+		if key, x.unkeyed, refusal = x.funcKey(r, body); refusal != nil || x.unkeyed {
+			return refusal
 		}
 	}
 	method, path := r.Method, requestPath(r)
 	scopeMethod, scopePath := "", ""
-	if h.principalScope {
+	if x.principalScope {
 		scopeMethod, scopePath, method, path = method, path, "", ""
 	}
-	fingerprint, err := requestFingerprint(in.request, body, h.fingerprint, scopeMethod, scopePath)
+	// One text holds both: they are kept together.
+	b := appendKey(make([]byte, 0, keyMaxName+fingerprintMaxTag+32), method, path, principal, key) // as StoreKey
+	nameEnd := len(b)
+	b, err := appendFingerprint(b, r, body, x.handler.fingerprint, scopeMethod, scopePath)
 	if err != nil {
-		h.note(r.Context(), slog.LevelDebug, "the body has no fingerprint", err)
-		return in, &problemBodyUnreadable
+		x.note(r.Context(), slog.LevelDebug, "the body has no fingerprint", err)
+		return &problemBodyUnreadable
 	}
-	in.fingerprint = fingerprint
-	in.name = StoreKey(method, path, principal, key)
-	return in, nil
+	text := string(b)
+	x.name, x.fingerprint = text[:nameEnd], text[nameEnd:]
+	return nil
 }
 
 func (h *handler) headerKey(r *http.Request) (key string, unkeyed bool, refusal *problem) {
@@ -127,48 +130,80 @@ func (h *handler) principalOf(r *http.Request) (string, *problem) {
 	return principal, nil
 }
 
-// hold reads the body, up to the limit, and returns a request whose handler
-// reads the same bytes.
-func (h *handler) hold(w http.ResponseWriter, r *http.Request) (*http.Request, []byte, *problem) {
+// hold reads the body, up to the limit, and keeps it for the handler.
+func (x *exchange) hold() ([]byte, *problem) {
+	r := x.r
 	if r.Body == nil || r.Body == http.NoBody {
-		return r, nil, nil
+		return nil, nil
 	}
-	if r.ContentLength > h.maxBody {
+	if r.ContentLength > x.maxBody {
 		// Refused unread: with "Expect: 100-continue" it is never sent.
-		w.Header().Set("Connection", "close")
-		return r, nil, &problemBodyTooLarge
+		x.w.Header().Set("Connection", "close")
+		return nil, &problemBodyTooLarge
 	}
-	var buffer bytes.Buffer
-	if r.ContentLength > 0 {
-		// What a client announces costs memory only up to a bound.
-		buffer.Grow(int(min(r.ContentLength, 64<<10)) + bytes.MinRead)
-	}
-	_, err := buffer.ReadFrom(http.MaxBytesReader(w, r.Body, h.maxBody))
-	var tooLarge *http.MaxBytesError
+	content, err := readBody(x.body.small[:0], r.Body, r.ContentLength, x.maxBody)
 	switch {
-	case errors.As(err, &tooLarge):
-		w.Header().Set("Connection", "close")
-		return r, nil, &problemBodyTooLarge
-	case err == nil && int64(buffer.Len()) < r.ContentLength:
+	case int64(len(content)) > x.maxBody, isTooLarge(err):
+		x.w.Header().Set("Connection", "close")
+		return nil, &problemBodyTooLarge
+	case err == nil && int64(len(content)) < r.ContentLength:
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		h.note(r.Context(), slog.LevelDebug, "the body could not be read", err)
-		return r, nil, &problemBodyUnreadable
+		x.note(r.Context(), slog.LevelDebug, "the body could not be read", err)
+		return nil, &problemBodyUnreadable
 	}
-	held := new(http.Request)
-	*held = *r
-	body := &heldBody{original: r.Body}
-	body.content.Reset(buffer.Bytes())
-	held.Body = body
-	return held, buffer.Bytes(), nil
+	x.body.hold(content, r.Body)
+	return content, nil
+}
+
+// isTooLarge reports whether a layer outside has a limit of its own.
+func isTooLarge(err error) bool {
+	if err == nil {
+		return false
+	}
+	var e *http.MaxBytesError
+	return errors.As(err, &e)
+}
+
+// readBody reads body to its end, or until there is more than most, into
+// content or, where that is too small, a new slice. What a client announces,
+// -1 for nothing, costs memory only up to a bound.
+func readBody(content []byte, body io.Reader, announced, most int64) ([]byte, error) {
+	const bound = 64 << 10
+	if size := min(announced, bound) + 1; size > int64(cap(content)) { // one more, to see the end
+		content = make([]byte, 0, size)
+	}
+	for {
+		room := content[len(content):cap(content)]
+		if left := most - int64(len(content)); int64(len(room)) > left {
+			room = room[:left+1]
+		}
+		n, err := body.Read(room)
+		content = content[:len(content)+n]
+		switch {
+		case err == io.EOF:
+			return content, nil
+		case err != nil, int64(len(content)) > most:
+			return content, err
+		case len(content) == cap(content):
+			content = slices.Grow(content, len(content))
+		}
+	}
 }
 
 // heldBody is a request body that has been read already.
 type heldBody struct {
+	held     bool // there is one
 	content  bytes.Reader
-	original io.Closer // nil once it has been closed
+	small    [1 << 10]byte // holds a usual body
+	original io.Closer     // nil once it has been closed
 	closed   bool
+}
+
+func (b *heldBody) hold(content []byte, original io.Closer) {
+	b.held, b.original = true, original
+	b.content.Reset(content)
 }
 
 func (b *heldBody) Read(p []byte) (int, error) {
@@ -188,13 +223,21 @@ func (b *heldBody) Close() error {
 	return original.Close()
 }
 
-// rewindBody lets the handler read the body from its start, whatever the key
-// and fingerprint functions have read of it, as by Request.FormValue.
-func rewindBody(r *http.Request) {
-	if b, ok := r.Body.(*heldBody); ok {
-		_, _ = b.content.Seek(0, io.SeekStart) // the start is always there
-		b.closed = false
+// rewind lets the handler read the body from its start, whatever the key and
+// fingerprint functions have read of it, as by Request.FormValue.
+func (b *heldBody) rewind() {
+	_, _ = b.content.Seek(0, io.SeekStart) // the start is always there
+	b.closed = false
+}
+
+// passed returns the request for a handler that runs unprotected.
+func (x *exchange) passed() *http.Request {
+	if !x.body.held {
+		return x.r
 	}
+	r := *x.r
+	r.Body = &x.body
+	return &r
 }
 
 // waitOf is how long a duplicate may wait, and whether its client asked for

@@ -63,27 +63,23 @@ var keyPlain = func() (plain [256]bool) {
 // forgotten id is an error and not a key that all share. An empty part beside
 // others is kept: check ids before joining them.
 func Key(parts ...string) string {
-	size := len(parts) - 1
-	for _, part := range parts {
-		size += len(part)
-		for i := range len(part) {
-			if !keyPlain[part[i]] {
-				size += 2
-			}
-		}
-	}
-	var b strings.Builder
-	b.Grow(max(size, 0))
+	b := make([]byte, 0, keyMaxName) // stays on the stack
+	return string(appendKey(b, parts...))
+}
+
+// appendKey appends what Key returns.
+func appendKey(b []byte, parts ...string) []byte {
+	start := len(b)
 	for i, part := range parts {
 		if i > 0 {
-			b.WriteByte(':')
+			b = append(b, ':')
 		}
-		keyWrite(&b, part)
+		b = appendKeyPart(b, part)
 	}
-	if size <= keyMaxName {
-		return b.String()
+	if len(b)-start <= keyMaxName {
+		return b
 	}
-	return keyShorten(b.String())
+	return append(b[:start], keyShorten(string(b[start:]))...)
 }
 
 // StoreKey is the name under which the middleware keeps an answer: the four
@@ -95,7 +91,7 @@ func Key(parts ...string) string {
 // client's without its quotes. With WithPrincipalScope method and path are "".
 // The host is not part of the name.
 func StoreKey(method, path, principal, key string) string {
-	return Key(method, path, principal, key)
+	return Key(method, path, principal, key) // the middleware's own is appended by intake
 }
 
 // KeyMaxAge returns a key policy under which a UUIDv7 older than d is
@@ -223,8 +219,8 @@ func requestPath(r *http.Request) string {
 	return path
 }
 
-// keyWrite appends part, escaped, to b.
-func keyWrite(b *strings.Builder, part string) {
+// appendKeyPart appends part, escaped.
+func appendKeyPart(b []byte, part string) []byte {
 	const digits = "0123456789ABCDEF"
 	from := 0
 	for i := range len(part) {
@@ -232,13 +228,11 @@ func keyWrite(b *strings.Builder, part string) {
 		if keyPlain[c] {
 			continue
 		}
-		b.WriteString(part[from:i])
-		b.WriteByte('%')
-		b.WriteByte(digits[c>>4])
-		b.WriteByte(digits[c&15])
+		b = append(b, part[from:i]...)
+		b = append(b, '%', digits[c>>4], digits[c&15])
 		from = i + 1
 	}
-	b.WriteString(part[from:])
+	return append(b, part[from:]...)
 }
 
 // keyShorten cuts name and ends it in a digest of the whole. No shorter name

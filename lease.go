@@ -20,11 +20,9 @@ const (
 // lease keeps one claim alive while its operation runs. It costs a timer; a
 // goroutine exists only while a renewal is being sent.
 type lease struct {
-	g      *Guard
-	x      *execution
-	ctx    context.Context         // of the operation, without its end
-	cancel context.CancelCauseFunc // ends the operation
-	began  time.Time               // when the claim was sent
+	g     *Guard
+	x     *execution
+	began time.Time // when the claim was sent
 
 	mu      sync.Mutex // guards the fields below
 	timer   *time.Timer
@@ -98,7 +96,7 @@ func (l *lease) tick() {
 	}
 	// Should the store not obey the context, another tick finds that out.
 	l.timer.Reset(left)
-	ctx, abort := context.WithCancel(l.ctx)
+	ctx, abort := context.WithCancel(&l.x.after)
 	l.abort = abort
 	l.mu.Unlock()
 	defer abort()
@@ -141,10 +139,10 @@ var errUnrenewed = errors.New("idempotent: the lease ended without a renewal")
 func (l *lease) lose(why error) {
 	l.lost = true
 	l.mu.Unlock()
-	l.cancel(ErrLost)
+	l.x.ctx.end(ErrLost)
 	l.tell(EventLost, why)
 }
 
 func (l *lease) tell(kind EventKind, err error) {
-	l.g.log.tell(l.ctx, Event{Kind: kind, Key: l.x.Key, Owner: l.x.Owner, Trace: l.x.Trace, Status: Pending, Age: time.Since(l.began), Err: err})
+	l.g.log.tell(&l.x.after, Event{Kind: kind, Key: l.x.Key, Owner: l.x.Owner, Trace: l.x.Trace, Status: Pending, Age: time.Since(l.began), Err: err})
 }

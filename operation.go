@@ -5,44 +5,58 @@ import (
 	"net/http"
 )
 
-// handlerRun is one run of the next handler.
-type handlerRun struct {
+// exchange is one keyed request on its way through the middleware, and all the
+// memory that it needs there.
+type exchange struct {
 	*handler
-	w        http.ResponseWriter
-	outer    *http.Request // as layers outside know it
-	r        *http.Request // with the body held
-	recorder *recorder
-	instead  *problem // answered in place of what the handler did not write
+	w http.ResponseWriter
+	r *http.Request // as layers outside know it
+
+	// Set by intake.
+	name        string // in the store
+	fingerprint string
+	trace       string
+	unkeyed     bool
+	body        heldBody // what the handler reads; nothing where the request has none
+
+	call     call
+	request  http.Request // the handler's
+	recorder recorder     // what the handler writes to
+	instead  *problem     // answered in place of what the handler did not write
+	room     responseRoom // of the recorded answer or of the one that is replayed
 }
 
-// operation runs the handler and reads its outcome from its answer.
-func (h *handlerRun) operation(ctx context.Context) (Class, string) {
-	h.recorder = newRecorder(h.w, h.r.Method, h.maxResponse)
+// do runs the handler and reads its outcome from its answer.
+func (x *exchange) do(ctx context.Context) (Class, string) {
+	x.recorder.begin(x.w, x.r.Method, x.maxResponse, &x.room)
 	// Also after a panic: a goroutine that the handler left behind must not
 	// write to a connection that is not this request's any more.
-	defer h.recorder.finish(false)
-	r := h.r.WithContext(ctx)
-	h.next.ServeHTTP(h.recorder, r)
-	h.outer.Pattern, h.outer.MultipartForm = r.Pattern, r.MultipartForm
+	defer x.recorder.finish(false)
+	x.request = *x.r.WithContext(ctx)
+	if x.body.held {
+		x.request.Body = &x.body
+	}
+	x.next.ServeHTTP(&x.recorder, &x.request)
+	x.r.Pattern, x.r.MultipartForm = x.request.Pattern, x.request.MultipartForm
 
-	c := h.recorder.finish(h.replayCookies)
-	class := h.class(ctx, c)
+	c := x.recorder.finish(x.replayCookies)
+	class := x.class(ctx, c)
 	switch {
 	case class == ClassRelease:
 		return class, ""
 	case class == ClassUnknown && !c.wrote && ctx.Err() != nil:
 		// An empty 200 would be a lie.
-		h.instead = &problemOutcomeUnknown
-		return class, h.encodeProblem(problemOutcomeUnknown)
+		x.instead = &problemOutcomeUnknown
+		return class, x.encodeProblem(problemOutcomeUnknown)
 	case class == ClassUnknown && c.mismatch:
-		return class, h.encodeProblem(problemOutcomeUnknown)
+		return class, x.encodeProblem(problemOutcomeUnknown)
 	}
 	return class, c.response.encode()
 }
 
 // class is the table of outcomes. What the handler said goes first; Run sees
 // to that.
-func (h *handlerRun) class(ctx context.Context, c capture) Class {
+func (x *exchange) class(ctx context.Context, c capture) Class {
 	if said := saidClass(ctx); said != ClassDefault {
 		return said
 	}
@@ -55,11 +69,11 @@ func (h *handlerRun) class(ctx context.Context, c capture) Class {
 	}
 	status := c.response.status
 	var header http.Header
-	if h.classify != nil || status == http.StatusServiceUnavailable {
-		header = h.recorder.sentHeader()
+	if x.classify != nil || status == http.StatusServiceUnavailable {
+		header = x.recorder.sentHeader()
 	}
-	if h.classify != nil {
-		if class := h.classify(status, header); class != ClassDefault {
+	if x.classify != nil {
+		if class := x.classify(status, header); class != ClassDefault {
 			return class
 		}
 	}
@@ -90,10 +104,10 @@ func Classify(status int, h http.Header) Class {
 	return ClassSuccess
 }
 
-func (h *handlerRun) deliver() {
-	if h.instead != nil {
-		h.refuse(h.w, *h.instead, problemExtra{})
+func (x *exchange) deliver() {
+	if x.instead != nil {
+		x.refuse(x.w, *x.instead, problemExtra{})
 		return
 	}
-	h.recorder.deliver()
+	x.recorder.deliver()
 }

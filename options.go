@@ -106,23 +106,35 @@ type CallOption struct {
 	apply func(*call)
 }
 
-// call is what one call says beside its key and its operation.
+// call is what one call says beside its key and its operation, and room for
+// what its run needs: all of it is one allocation.
 type call struct {
 	fingerprint string
 	trace       string
 	wait        time.Duration
 	waiters     *waiterLimit // nil: no bound
-	waited      *bool        // nil: nobody asks
+	waited      bool         // set when it did
 	detached    bool
 	codec       Codec
 	classify    func(error) Class
+
+	claiming  lateContext // of the first claim
+	execution execution
 }
 
-func newCall(opts []CallOption) call {
-	var c call
+// claimContext returns a new context for a claim.
+func (c *call) claimContext() *lateContext {
+	if c.claiming.parent != nil {
+		return new(lateContext) // another claim, after a wait
+	}
+	return &c.claiming
+}
+
+func newCall(opts []CallOption) *call {
+	c := new(call)
 	for _, o := range opts {
 		if o.apply != nil {
-			o.apply(&c)
+			o.apply(c)
 		}
 	}
 	return c
@@ -174,10 +186,4 @@ func WithCallClassify(classify func(error) Class) CallOption {
 		panic("idempotent: WithCallClassify: the function is nil; leave the option out")
 	}
 	return CallOption{func(c *call) { c.classify = classify }}
-}
-
-// withCallWaiters bounds how many calls wait at once, and sets waited when
-// this one does.
-func withCallWaiters(l *waiterLimit, waited *bool) CallOption {
-	return CallOption{func(c *call) { c.waiters, c.waited = l, waited }}
 }

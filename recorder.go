@@ -53,7 +53,7 @@ type recorder struct {
 	hijacked bool
 	failed   bool // the handler has been told that a write did not reach the client,
 	wentOn   bool // and wrote again nevertheless
-	room     responseRoom
+	room     *responseRoom
 }
 
 var (
@@ -73,10 +73,11 @@ type capture struct {
 	cut      bool           // the handler may have stopped early because the client had gone
 }
 
-// newRecorder returns a recorder for one answer to a request with that method,
-// which holds up to maxBody bytes of body.
-func newRecorder(w http.ResponseWriter, method string, maxBody int64) *recorder {
-	return &recorder{w: w, method: method, maxBody: maxBody, length: -1}
+// begin makes a new recorder one for an answer to a request with that method,
+// which holds up to maxBody bytes of body. Its fields stand in room as long as
+// they fit.
+func (rec *recorder) begin(w http.ResponseWriter, method string, maxBody int64, room *responseRoom) {
+	rec.w, rec.method, rec.maxBody, rec.room, rec.length = w, method, maxBody, room, -1
 }
 
 // Header returns the handler's header, which starts as a copy of what outer

@@ -28,6 +28,12 @@ const recorderTestCap = 1 << 16
 
 // recorderTestLayer protects h with nothing but a recorder and hands what was
 // captured to see before it is delivered.
+func newRecorder(w http.ResponseWriter, method string, maxBody int64) *recorder {
+	rec := new(recorder)
+	rec.begin(w, method, maxBody, new(responseRoom))
+	return rec
+}
+
 func recorderTestLayer(h http.Handler, see func(capture)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := newRecorder(w, r.Method, recorderTestCap)
@@ -40,7 +46,7 @@ func recorderTestLayer(h http.Handler, see func(capture)) http.Handler {
 // recorderTestReplay answers with a stored record.
 func recorderTestReplay(t *testing.T, stored *string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		record, err := decodeResponse(*stored)
+		record, err := decodeResponse(*stored, new(responseRoom))
 		if err == nil {
 			err = record.replay(w, r)
 		}
@@ -370,7 +376,7 @@ func TestB42_FirstAnswerAndReplay(t *testing.T) {
 				require.Equal(t, c.silent, !got.wrote)
 				require.Equal(t, c.tomb, got.response.unreplayable)
 				if c.tomb {
-					record, err := decodeResponse(stored)
+					record, err := decodeResponse(stored, new(responseRoom))
 					require.NoError(t, err)
 					require.True(t, record.unreplayable)
 					if bare.Status != 0 {
@@ -712,7 +718,7 @@ func TestB51_AboveTheCapNothingIsHeld(t *testing.T) {
 	require.Equal(t, "trailer", w.Result().Trailer.Get("Location"))
 	require.Equal(t, 202, w.Code)
 	require.True(t, got.tooLarge)
-	record, err := decodeResponse(got.response.encode())
+	record, err := decodeResponse(got.response.encode(), new(responseRoom))
 	require.NoError(t, err)
 	require.True(t, record.unreplayable)
 	require.Equal(t, 202, record.status)
@@ -775,7 +781,7 @@ func TestC101_Hijack(t *testing.T) {
 				require.False(t, got.mismatch)
 				require.True(t, got.response.unreplayable)
 				require.Equal(t, b.status, got.response.status)
-				_, err := decodeResponse(got.response.encode())
+				_, err := decodeResponse(got.response.encode(), new(responseRoom))
 				require.NoError(t, err)
 			})
 		}

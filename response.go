@@ -102,9 +102,10 @@ func EncodeResponse(status int, h http.Header, body []byte) (string, error) {
 	return r.encode(), nil
 }
 
-// decodeResponse reads what encode wrote. Texts of the record share s. The
-// error wraps ErrCorrupt or ErrNewerFormat.
-func decodeResponse(s string) (responseRecord, error) {
+// decodeResponse reads what encode wrote. Texts of the record share s, its
+// fields stand in room as long as they fit. The error wraps ErrCorrupt or
+// ErrNewerFormat.
+func decodeResponse(s string, room *responseRoom) (responseRecord, error) {
 	switch {
 	case len(s) < 2 || s[0] != responseMagic || s[1] == 0:
 		return responseRecord{}, fmt.Errorf("%w: not a recorded response", ErrCorrupt)
@@ -114,7 +115,6 @@ func decodeResponse(s string) (responseRecord, error) {
 		return responseRecord{}, fmt.Errorf("%w: recorded response: flags", ErrCorrupt)
 	}
 	in := responseReader{rest: s[3:]}
-	room := new(responseRoom)
 	r := responseRecord{unreplayable: s[2] != 0, fields: room.fields[:0], spare: room.spare[:0]}
 	values := room.values[:0]
 

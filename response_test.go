@@ -66,7 +66,7 @@ func TestResponse_Golden(t *testing.T) {
 	for _, g := range responseTestGolden {
 		got := g.record.encode()
 		require.Equal(t, want[g.name], got, "%s: %s", g.name, strconv.QuoteToASCII(got))
-		decoded, err := decodeResponse(want[g.name])
+		decoded, err := decodeResponse(want[g.name], new(responseRoom))
 		require.NoError(t, err)
 		responseTestEqual(t, g.record, decoded)
 	}
@@ -116,7 +116,7 @@ func TestResponse_RoundTrip(t *testing.T) {
 			}
 			want.fields = append(want.fields, f)
 		}
-		got, err := decodeResponse(want.encode())
+		got, err := decodeResponse(want.encode(), new(responseRoom))
 		require.NoError(t, err)
 		responseTestEqual(t, want, got)
 	}
@@ -134,7 +134,7 @@ func TestB80_UnreadableRecords(t *testing.T) {
 		}
 		return out.String() + "\x010"
 	}
-	_, err := decodeResponse(field(1<<3, "X-A", "b"))
+	_, err := decodeResponse(field(1<<3, "X-A", "b"), new(responseRoom))
 	require.NoError(t, err)
 
 	for name, s := range map[string]string{
@@ -172,7 +172,7 @@ func TestB80_UnreadableRecords(t *testing.T) {
 		"unannounced without":      field(int(responseTrailerUn), "X-A"),
 		"unknown kind":             field(5, "X-A"),
 	} {
-		_, err := decodeResponse(s)
+		_, err := decodeResponse(s, new(responseRoom))
 		require.ErrorIs(t, err, ErrCorrupt, name)
 		require.True(t, strings.HasPrefix(err.Error(), "idempotent: "), name)
 	}
@@ -180,15 +180,15 @@ func TestB80_UnreadableRecords(t *testing.T) {
 	for _, g := range responseTestGolden {
 		whole := g.record.encode()
 		for n := range whole {
-			_, err := decodeResponse(whole[:n])
+			_, err := decodeResponse(whole[:n], new(responseRoom))
 			require.ErrorIs(t, err, ErrCorrupt, "%s cut to %d bytes", g.name, n)
 		}
-		_, err := decodeResponse(whole + "x")
+		_, err := decodeResponse(whole+"x", new(responseRoom))
 		require.ErrorIs(t, err, ErrCorrupt)
 	}
 
 	for _, s := range []string{"h\x02", "h\x02\x00\xc8\x01\x00\x010", "h\xffanything"} {
-		_, err := decodeResponse(s)
+		_, err := decodeResponse(s, new(responseRoom))
 		require.ErrorIs(t, err, ErrNewerFormat)
 		require.NotErrorIs(t, err, ErrCorrupt)
 	}
@@ -200,7 +200,7 @@ func FuzzDecodeResponse(f *testing.F) {
 	}
 	f.Add("h\x02")
 	f.Fuzz(func(t *testing.T, s string) {
-		record, err := decodeResponse(s)
+		record, err := decodeResponse(s, new(responseRoom))
 		if err != nil {
 			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewerFormat) {
 				t.Fatalf("error %v", err)
@@ -243,7 +243,7 @@ func TestEncodeResponse(t *testing.T) {
 	h["Link"][0] = "changed"
 
 	w := httptest.NewRecorder()
-	record, err := decodeResponse(s)
+	record, err := decodeResponse(s, new(responseRoom))
 	require.NoError(t, err)
 	require.NoError(t, record.replay(w, httptest.NewRequest("POST", "/", nil)))
 	require.Equal(t, 201, w.Code)
@@ -357,7 +357,7 @@ func TestB52_CodingTheRequestDoesNotAccept(t *testing.T) {
 				"X-Other":          {"1"},
 			}, []byte(c.body))
 			require.NoError(t, err)
-			record, err := decodeResponse(s)
+			record, err := decodeResponse(s, new(responseRoom))
 			require.NoError(t, err)
 			req := httptest.NewRequest("POST", "/", nil)
 			if c.accept != absent {
@@ -439,7 +439,7 @@ func TestC080_OuterCodingKeepsTheLengthToItself(t *testing.T) {
 	t.Parallel()
 	s, err := EncodeResponse(200, nil, []byte("plain"))
 	require.NoError(t, err)
-	record, err := decodeResponse(s)
+	record, err := decodeResponse(s, new(responseRoom))
 	require.NoError(t, err)
 	w := httptest.NewRecorder()
 	w.Header().Set("Content-Encoding", "gzip")
@@ -454,7 +454,7 @@ func TestB47_NoBodyForHead(t *testing.T) {
 	t.Parallel()
 	s, err := EncodeResponse(200, nil, []byte("plain"))
 	require.NoError(t, err)
-	record, err := decodeResponse(s)
+	record, err := decodeResponse(s, new(responseRoom))
 	require.NoError(t, err)
 	w := httptest.NewRecorder()
 	require.NoError(t, record.replay(w, httptest.NewRequest("HEAD", "/", nil)))
@@ -491,7 +491,7 @@ func TestResponse_ReplaysShareNothing(t *testing.T) {
 	s, err := EncodeResponse(200, http.Header{"Link": {"<a>", "<b>"}, "X-A": {"1"}}, []byte("x"))
 	require.NoError(t, err)
 	replay := func() http.Header {
-		record, err := decodeResponse(s)
+		record, err := decodeResponse(s, new(responseRoom))
 		require.NoError(t, err)
 		w := httptest.NewRecorder()
 		require.NoError(t, record.replay(w, httptest.NewRequest("POST", "/", nil)))
@@ -515,14 +515,14 @@ func TestResponse_Allocations(t *testing.T) {
 	h := http.Header{"Content-Type": {"application/json"}, "Location": {"/orders/7"}, "Etag": {`"1"`}, "Cache-Control": {"no-store"}}
 	s, err := EncodeResponse(201, h, bytes.Repeat([]byte("x"), 512))
 	require.NoError(t, err)
-	record, err := decodeResponse(s)
+	record, err := decodeResponse(s, new(responseRoom))
 	require.NoError(t, err)
 	req := httptest.NewRequest("POST", "/", nil)
 	w := recorderTestNull{}
 
 	encode := testing.AllocsPerRun(100, func() { _ = record.encode() })
 	replay := testing.AllocsPerRun(100, func() {
-		r, err := decodeResponse(s)
+		r, err := decodeResponse(s, new(responseRoom))
 		if err != nil || r.replay(w, req) != nil {
 			t.Fatal("replay failed")
 		}
@@ -538,7 +538,7 @@ func BenchmarkResponse_Replay(b *testing.B) {
 	w := recorderTestNull{}
 	b.ReportAllocs()
 	for b.Loop() {
-		r, _ := decodeResponse(s)
+		r, _ := decodeResponse(s, new(responseRoom))
 		_ = r.replay(w, req)
 	}
 }

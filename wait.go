@@ -27,9 +27,7 @@ func (g *Guard) await(ctx context.Context, e Entry, c *call, w *waiting) (Entry,
 		return e, held, nil
 	}
 	defer leave()
-	if c.waited != nil {
-		*c.waited = true
-	}
+	c.waited = true
 	start := time.Now()
 	if w.deadline.IsZero() {
 		w.deadline = start.Add(c.wait)
