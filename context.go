@@ -16,12 +16,17 @@ type lateContext struct {
 	deadline  time.Time  // zero: none beside the parent's
 	execution *execution // found under executionKey; nil: the parent's
 
-	mu     sync.Mutex      // guards the fields below
-	inner  context.Context // nil until the end matters
+	mu    sync.Mutex   // guards the fields below
+	inner *madeContext // nil until the end matters
+	ended bool
+	cause error // of the end; nil for context.Canceled
+}
+
+// madeContext is the standard context behind a lateContext.
+type madeContext struct {
+	context.Context
 	cancel context.CancelCauseFunc
 	stop   context.CancelFunc // frees the timer
-	ended  bool
-	cause  error // of the end; nil for context.Canceled
 }
 
 var _ context.Context = (*lateContext)(nil)
@@ -80,30 +85,33 @@ func (c *lateContext) end(cause error) {
 	inner := c.inner
 	c.mu.Unlock()
 	if inner != nil {
-		c.cancel(cause)
-		c.stop()
+		inner.end(cause)
 	}
 }
 
 // made returns the context behind this one.
-func (c *lateContext) made() context.Context {
+func (c *lateContext) made() *madeContext {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inner != nil {
 		return c.inner
 	}
-	parent := c.parent
+	m := &madeContext{Context: c.parent, stop: func() {}}
 	if c.detached {
-		parent = context.WithoutCancel(parent)
+		m.Context = context.WithoutCancel(c.parent)
 	}
-	c.inner, c.cancel = context.WithCancelCause(parent)
-	c.stop = func() {}
+	m.Context, m.cancel = context.WithCancelCause(m.Context)
 	if !c.deadline.IsZero() {
-		c.inner, c.stop = context.WithDeadline(c.inner, c.deadline)
+		m.Context, m.stop = context.WithDeadline(m.Context, c.deadline)
 	}
 	if c.ended {
-		c.cancel(c.cause)
-		c.stop()
+		m.end(c.cause)
 	}
-	return c.inner
+	c.inner = m
+	return m
+}
+
+func (m *madeContext) end(cause error) {
+	m.cancel(cause)
+	m.stop()
 }

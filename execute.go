@@ -8,7 +8,7 @@ import (
 
 // execute runs a claimed operation and settles what becomes of it.
 func (g *Guard) execute(ctx context.Context, e Entry, sent time.Time, c *call, op work) (rec Record) {
-	x := &c.execution
+	x := op.execution()
 	x.Execution = Execution{Key: e.Key, Owner: e.Owner, Trace: e.Trace, Fence: e.Fence}
 	x.begin(ctx, c.detached)
 	x.lease.g, x.lease.x = g, x
@@ -27,7 +27,7 @@ func (g *Guard) execute(ctx context.Context, e Entry, sent time.Time, c *call, o
 		rec = Record{Class: class, Result: result, Claimed: e.Claimed, Completed: time.Now()}
 		g.settle(settlement{
 			x: x, class: class, outcome: g.outcome(class, result, c.fingerprint),
-			took: rec.Completed.Sub(began), end: end, told: x.lease.lost,
+			took: rec.Completed.Sub(began), ended: rec.Completed, end: end, told: x.lease.lost,
 		})
 	}()
 	class, result = op.do(&x.ctx)
@@ -57,6 +57,7 @@ type settlement struct {
 	class   Class
 	outcome Outcome
 	took    time.Duration // of the operation alone
+	ended   time.Time     // when it returned
 	end     time.Time     // until when the claim stands
 	told    bool          // the operation has learnt that its claim is lost
 }
@@ -77,7 +78,7 @@ func (g *Guard) settle(s settlement) {
 			g.drain.end()
 		}
 	}()
-	err := g.settleOnce(&s.x.settling, &s, g.storeTimeout)
+	err := g.settleOnce(&s.x.settling, &s, s.ended, g.storeTimeout)
 	if g.settled(&s, err) {
 		return
 	}
@@ -104,20 +105,20 @@ func (g *Guard) settleLater(s settlement, err error) {
 		if left = time.Until(s.end); left <= 0 {
 			continue
 		}
-		err = g.settleOnce(new(lateContext), &s, min(g.storeTimeout, left))
+		err = g.settleOnce(new(lateContext), &s, time.Now(), min(g.storeTimeout, left))
 		if g.settled(&s, err) {
 			return
 		}
 	}
 }
 
-func (g *Guard) settleOnce(bounded *lateContext, s *settlement, timeout time.Duration) error {
+func (g *Guard) settleOnce(bounded *lateContext, s *settlement, now time.Time, timeout time.Duration) error {
 	if s.class == ClassRelease {
-		return g.stepIn(&s.x.after, bounded, "release", s.x.Key, timeout, func(ctx context.Context) error {
+		return g.stepIn(&s.x.after, bounded, "release", s.x.Key, now, timeout, func(ctx context.Context) error {
 			return g.store.Release(ctx, s.x.Key, s.x.Owner)
 		})
 	}
-	return g.stepIn(&s.x.after, bounded, "complete", s.x.Key, timeout, func(ctx context.Context) error {
+	return g.stepIn(&s.x.after, bounded, "complete", s.x.Key, now, timeout, func(ctx context.Context) error {
 		return g.store.Complete(ctx, s.x.Key, s.x.Owner, s.outcome)
 	})
 }

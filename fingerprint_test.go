@@ -27,7 +27,7 @@ type fingerprintInput struct {
 }
 
 func requestFingerprint(r *http.Request, body []byte, fn FingerprintFunc, method, path string) (string, error) {
-	b, err := appendFingerprint(nil, r, body, fn, method, path)
+	b, err := appendFingerprint(make([]byte, 0, 64), r, body, fn, method, path)
 	return string(b), err
 }
 

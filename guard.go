@@ -109,14 +109,16 @@ func (g *Guard) Run(ctx context.Context, key string, op func(context.Context) (C
 	return g.run(ctx, key, workFunc(op), newCall(opts))
 }
 
-// work is an operation. It is an interface so that the middleware's costs no
-// closure.
+// work is an operation and room for its execution. The middleware's has both in
+// one allocation, and costs no closure.
 type work interface {
+	execution() *execution // a new one
 	do(ctx context.Context) (Class, string)
 }
 
 type workFunc func(context.Context) (Class, string)
 
+func (workFunc) execution() *execution                    { return new(execution) }
 func (f workFunc) do(ctx context.Context) (Class, string) { return f(ctx) }
 
 // run is Run with its call prepared; c serves once.
@@ -130,6 +132,7 @@ func (g *Guard) run(ctx context.Context, key string, op work, c *call) (rec Reco
 		if found == claimed {
 			return g.execute(ctx, e, sent, c, op), false, nil
 		}
+		seen := sent // the record is about as new as the claim it refused
 		if e.Status == Pending {
 			e, found, err = g.await(ctx, e, c, &w)
 			if err != nil {
@@ -138,8 +141,9 @@ func (g *Guard) run(ctx context.Context, key string, op work, c *call) (rec Reco
 			if found == free || (g.takeOver && abandoned(e)) {
 				continue
 			}
+			seen = time.Now()
 		}
-		return g.answer(ctx, e, c)
+		return g.answer(ctx, e, seen, c)
 	}
 }
 
@@ -159,6 +163,7 @@ func (g *Guard) claim(ctx context.Context, key string, c *call) (e Entry, f find
 	if err := ctx.Err(); err != nil {
 		return e, free, sent, err
 	}
+	sent = time.Now()
 	if !g.drain.begin() {
 		e, err = g.look(ctx, key, c)
 		return e, held, sent, err
@@ -168,7 +173,6 @@ func (g *Guard) claim(ctx context.Context, key string, c *call) (e Entry, f find
 		return e, held, sent, &StoreError{Op: "claim", Err: errBacklog}
 	}
 	owner := rand.Text()
-	sent = time.Now()
 	landed := sent.Add(g.storeTimeout).Add(g.lease) // by then, if ever
 	decided := false                                // it is known that no claim is left without anybody
 	// Also on a panic, of the store or of an observer.
@@ -181,7 +185,7 @@ func (g *Guard) claim(ctx context.Context, key string, c *call) (e Entry, f find
 		}
 	}()
 	var ok bool
-	err = g.stepIn(ctx, c.claimContext(), "claim", key, g.storeTimeout, func(ctx context.Context) (err error) {
+	err = g.stepIn(ctx, c.claimContext(), "claim", key, sent, g.storeTimeout, func(ctx context.Context) (err error) {
 		e, ok, err = g.store.Claim(ctx, key, Claim{
 			Owner:       owner,
 			Fingerprint: c.fingerprint,
@@ -238,12 +242,12 @@ func (g *Guard) look(ctx context.Context, key string, c *call) (e Entry, err err
 
 // step sends one call to the store, under its own timeout.
 func (g *Guard) step(ctx context.Context, name, key string, timeout time.Duration, send func(context.Context) error) error {
-	return g.stepIn(ctx, new(lateContext), name, key, timeout, send)
+	return g.stepIn(ctx, new(lateContext), name, key, time.Now(), timeout, send)
 }
 
-// stepIn is step with room for its context, which must be new.
-func (g *Guard) stepIn(ctx context.Context, bounded *lateContext, name, key string, timeout time.Duration, send func(context.Context) error) error {
-	start := time.Now()
+// stepIn is step, begun at start, with room for its context, which must be
+// new.
+func (g *Guard) stepIn(ctx context.Context, bounded *lateContext, name, key string, start time.Time, timeout time.Duration, send func(context.Context) error) error {
 	bounded.parent, bounded.deadline = ctx, start.Add(timeout)
 	defer bounded.end(nil)
 	return g.sorted(ctx, name, key, start, send(bounded))
@@ -291,9 +295,10 @@ func asStoreError(name string, err error) error {
 // outcome always has a result, if only noResult.
 func abandoned(e Entry) bool { return e.Status == Failed && e.Unknown && e.Result == "" }
 
-// answer tells a caller what the entry of somebody else says.
-func (g *Guard) answer(ctx context.Context, e Entry, c *call) (Record, bool, error) {
-	event := Event{Key: e.Key, Owner: e.Owner, Trace: c.trace, Status: e.Status, Unknown: e.Unknown, Age: max(0, time.Since(e.Claimed))}
+// answer tells a caller what the entry of somebody else says, as seen at a
+// time.
+func (g *Guard) answer(ctx context.Context, e Entry, seen time.Time, c *call) (Record, bool, error) {
+	event := Event{Key: e.Key, Owner: e.Owner, Trace: c.trace, Status: e.Status, Unknown: e.Unknown, Age: max(0, seen.Sub(e.Claimed))}
 	rec := Record{Class: classOf(e), Claimed: e.Claimed}
 	var err error
 	replayed := false

@@ -124,13 +124,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if x.unkeyed {
-		h.guard.log.tell(r.Context(), Event{Kind: EventUnkeyed, Trace: x.trace})
+		h.guard.log.tell(r.Context(), Event{Kind: EventUnkeyed, Trace: x.call.trace})
 		h.next.ServeHTTP(w, x.passed())
 		return
 	}
 
 	wait, preferred := h.waitOf(r)
-	x.call.fingerprint, x.call.trace = x.fingerprint, x.trace
 	x.call.wait, x.call.waiters = wait, h.waiters
 	x.call.detached = !h.cancelOnDisconnect
 	rec, replayed, err := h.guard.run(r.Context(), x.name, x, &x.call)

@@ -22,7 +22,7 @@ const (
 // function has the principal checked and the body read before the key.
 func (x *exchange) intake() (refusal *problem) {
 	r := x.r
-	x.trace = cleanTrace(x.handler.trace(r))
+	x.call.trace = cleanTrace(x.trace(r))
 	var key, principal string
 	if x.keyFunc == nil {
 		if key, x.unkeyed, refusal = x.headerKey(r); refusal != nil || x.unkeyed {
@@ -57,13 +57,13 @@ func (x *exchange) intake() (refusal *problem) {
 	// One text holds both: they are kept together.
 	b := appendKey(make([]byte, 0, keyMaxName+fingerprintMaxTag+32), method, path, principal, key) // as StoreKey
 	nameEnd := len(b)
-	b, err := appendFingerprint(b, r, body, x.handler.fingerprint, scopeMethod, scopePath)
+	b, err := appendFingerprint(b, r, body, x.fingerprint, scopeMethod, scopePath)
 	if err != nil {
 		x.note(r.Context(), slog.LevelDebug, "the body has no fingerprint", err)
 		return &problemBodyUnreadable
 	}
 	text := string(b)
-	x.name, x.fingerprint = text[:nameEnd], text[nameEnd:]
+	x.name, x.call.fingerprint = text[:nameEnd], text[nameEnd:]
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (x *exchange) hold() ([]byte, *problem) {
 		x.w.Header().Set("Connection", "close")
 		return nil, &problemBodyTooLarge
 	}
-	content, err := readBody(x.body.small[:0], r.Body, r.ContentLength, x.maxBody)
+	content, err := readBody(r.Body, r.ContentLength, x.maxBody)
 	switch {
 	case int64(len(content)) > x.maxBody, isTooLarge(err):
 		x.w.Header().Set("Connection", "close")
@@ -166,14 +166,15 @@ func isTooLarge(err error) bool {
 	return errors.As(err, &e)
 }
 
-// readBody reads body to its end, or until there is more than most, into
-// content or, where that is too small, a new slice. What a client announces,
-// -1 for nothing, costs memory only up to a bound.
-func readBody(content []byte, body io.Reader, announced, most int64) ([]byte, error) {
+// readBody reads body to its end, or until there is more than most. What a
+// client announces, -1 for nothing, costs memory only up to a bound.
+func readBody(body io.Reader, announced, most int64) ([]byte, error) {
 	const bound = 64 << 10
-	if size := min(announced, bound) + 1; size > int64(cap(content)) { // one more, to see the end
-		content = make([]byte, 0, size)
+	size := int64(512)
+	if announced >= 0 {
+		size = min(announced, bound) + 1 // one more, to see the end
 	}
+	content := make([]byte, 0, size)
 	for {
 		room := content[len(content):cap(content)]
 		if left := most - int64(len(content)); int64(len(room)) > left {
@@ -196,8 +197,7 @@ func readBody(content []byte, body io.Reader, announced, most int64) ([]byte, er
 type heldBody struct {
 	held     bool // there is one
 	content  bytes.Reader
-	small    [1 << 10]byte // holds a usual body
-	original io.Closer     // nil once it has been closed
+	original io.Closer // nil once it has been closed
 	closed   bool
 }
 

@@ -5,48 +5,57 @@ import (
 	"net/http"
 )
 
-// exchange is one keyed request on its way through the middleware, and all the
-// memory that it needs there.
+// exchange is one keyed request on its way through the middleware. It has the
+// room that repeats need, too; handlerRun has the rest.
 type exchange struct {
 	*handler
 	w http.ResponseWriter
 	r *http.Request // as layers outside know it
 
-	// Set by intake.
-	name        string // in the store
-	fingerprint string
-	trace       string
-	unkeyed     bool
-	body        heldBody // what the handler reads; nothing where the request has none
+	name    string // in the store
+	unkeyed bool
+	body    heldBody // what the handler reads; nothing where the request has none
+	call    call
+	room    responseRoom // of the answer
+	run     *handlerRun  // nil: the handler did not run
+}
 
-	call     call
-	request  http.Request // the handler's
-	recorder recorder     // what the handler writes to
-	instead  *problem     // answered in place of what the handler did not write
-	room     responseRoom // of the recorded answer or of the one that is replayed
+// handlerRun is one run of the next handler.
+type handlerRun struct {
+	execution execution
+	request   http.Request
+	recorder  recorder
+	instead   *problem // answered in place of what the handler did not write
+}
+
+// execution makes the room for a run of the handler.
+func (x *exchange) execution() *execution {
+	x.run = new(handlerRun)
+	return &x.run.execution
 }
 
 // do runs the handler and reads its outcome from its answer.
 func (x *exchange) do(ctx context.Context) (Class, string) {
-	x.recorder.begin(x.w, x.r.Method, x.maxResponse, &x.room)
+	run := x.run
+	run.recorder.begin(x.w, x.r.Method, x.maxResponse, &x.room)
 	// Also after a panic: a goroutine that the handler left behind must not
 	// write to a connection that is not this request's any more.
-	defer x.recorder.finish(false)
-	x.request = *x.r.WithContext(ctx)
+	defer run.recorder.finish(false)
+	run.request = *x.r.WithContext(ctx)
 	if x.body.held {
-		x.request.Body = &x.body
+		run.request.Body = &x.body
 	}
-	x.next.ServeHTTP(&x.recorder, &x.request)
-	x.r.Pattern, x.r.MultipartForm = x.request.Pattern, x.request.MultipartForm
+	x.next.ServeHTTP(&run.recorder, &run.request)
+	x.r.Pattern, x.r.MultipartForm = run.request.Pattern, run.request.MultipartForm
 
-	c := x.recorder.finish(x.replayCookies)
+	c := run.recorder.finish(x.replayCookies)
 	class := x.class(ctx, c)
 	switch {
 	case class == ClassRelease:
 		return class, ""
 	case class == ClassUnknown && !c.wrote && ctx.Err() != nil:
 		// An empty 200 would be a lie.
-		x.instead = &problemOutcomeUnknown
+		run.instead = &problemOutcomeUnknown
 		return class, x.encodeProblem(problemOutcomeUnknown)
 	case class == ClassUnknown && c.mismatch:
 		return class, x.encodeProblem(problemOutcomeUnknown)
@@ -70,7 +79,7 @@ func (x *exchange) class(ctx context.Context, c capture) Class {
 	status := c.response.status
 	var header http.Header
 	if x.classify != nil || status == http.StatusServiceUnavailable {
-		header = x.recorder.sentHeader()
+		header = x.run.recorder.sentHeader()
 	}
 	if x.classify != nil {
 		if class := x.classify(status, header); class != ClassDefault {
@@ -105,9 +114,9 @@ func Classify(status int, h http.Header) Class {
 }
 
 func (x *exchange) deliver() {
-	if x.instead != nil {
-		x.refuse(x.w, *x.instead, problemExtra{})
+	if x.run.instead != nil {
+		x.refuse(x.w, *x.run.instead, problemExtra{})
 		return
 	}
-	x.recorder.deliver()
+	x.run.recorder.deliver()
 }

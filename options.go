@@ -106,8 +106,7 @@ type CallOption struct {
 	apply func(*call)
 }
 
-// call is what one call says beside its key and its operation, and room for
-// what its run needs: all of it is one allocation.
+// call is what one call says beside its key and its operation.
 type call struct {
 	fingerprint string
 	trace       string
@@ -118,8 +117,7 @@ type call struct {
 	codec       Codec
 	classify    func(error) Class
 
-	claiming  lateContext // of the first claim
-	execution execution
+	claiming lateContext // room for the context of the first claim
 }
 
 // claimContext returns a new context for a claim.

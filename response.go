@@ -47,11 +47,10 @@ type responseField struct {
 	skip   bool // sent to the first client, not recorded
 }
 
-// responseRoom holds the fields of a usual response in one piece.
+// responseRoom holds the fields of a usual response.
 type responseRoom struct {
-	fields [8]responseField
-	values [12]string
-	spare  [2]string // for the two values that a replay adds
+	fields [6]responseField
+	values [8]string // with the two that a replay adds
 }
 
 // responseRecord is what is kept of a response.
@@ -102,7 +101,7 @@ func EncodeResponse(status int, h http.Header, body []byte) (string, error) {
 	return r.encode(), nil
 }
 
-// decodeResponse reads what encode wrote. Texts of the record share s, its
+// decodeResponse reads what encode wrote. Texts of the record share s; its
 // fields stand in room as long as they fit. The error wraps ErrCorrupt or
 // ErrNewerFormat.
 func decodeResponse(s string, room *responseRoom) (responseRecord, error) {
@@ -115,7 +114,7 @@ func decodeResponse(s string, room *responseRoom) (responseRecord, error) {
 		return responseRecord{}, fmt.Errorf("%w: recorded response: flags", ErrCorrupt)
 	}
 	in := responseReader{rest: s[3:]}
-	r := responseRecord{unreplayable: s[2] != 0, fields: room.fields[:0], spare: room.spare[:0]}
+	r := responseRecord{unreplayable: s[2] != 0, fields: room.fields[:0]}
 	values := room.values[:0]
 
 	r.status = in.number(999)
@@ -137,6 +136,7 @@ func decodeResponse(s string, room *responseRoom) (responseRecord, error) {
 		}
 		r.fields = append(r.fields, f)
 	}
+	r.spare = values[len(values):]
 	r.length = in.text()
 	r.body = in.rest
 	var digits [20]byte
