@@ -156,7 +156,7 @@ func BenchmarkEvict(b *testing.B) {
 			var m sync.Map
 			fill := func() {
 				for i, name := range names {
-					m.LoadOrStore(name, &slot{key: name, completed: int64(i)})
+					m.LoadOrStore(name, &slot{texts: name, completed: int64(i)})
 				}
 			}
 			evicted := 0
@@ -171,7 +171,7 @@ func BenchmarkEvict(b *testing.B) {
 				})
 				slices.SortFunc(all, func(x, y *slot) int { return int(x.completed - y.completed) })
 				for _, sl := range all[:size/10] {
-					m.CompareAndDelete(sl.key, sl)
+					m.CompareAndDelete(sl.texts, sl)
 					evicted++
 				}
 			}

@@ -175,9 +175,9 @@ func (s *Store) Claim(ctx context.Context, key string, c idempotent.Claim) (e id
 			}
 		case f.word.phase() == done:
 			refused = true
-		case f.slot.owner == c.Owner:
+		case f.slot.owner() == c.Owner:
 			f, claimed = s.move(f, s.clock.after(f.now, c.Lease))
-		case f.running() || !f.slot.takeOver || !c.TakeOver || f.slot.fingerprint != c.Fingerprint:
+		case f.running() || !f.slot.takeOver || !c.TakeOver || f.slot.fingerprint() != c.Fingerprint:
 			refused = true
 		default:
 			f, claimed = s.takeOver(f, c)
@@ -203,7 +203,7 @@ func (s *Store) Renew(ctx context.Context, key, owner string, lease time.Duratio
 		switch {
 		case err != nil:
 			return err
-		case f.slot == nil, f.slot.owner != owner:
+		case f.slot == nil, f.slot.owner() != owner:
 			return idempotent.ErrLost
 		case f.word.phase() == done:
 			return nil
@@ -236,7 +236,7 @@ func (s *Store) Complete(ctx context.Context, key, owner string, o idempotent.Ou
 		switch {
 		case f.slot == nil:
 			finished = s.record(key, owner, o)
-		case f.slot.owner != owner:
+		case f.slot.owner() != owner:
 			return idempotent.ErrLost
 		case f.word.phase() == pending:
 			finished = s.complete(f, o)
@@ -266,11 +266,11 @@ func (s *Store) Release(ctx context.Context, key, owner string) error {
 			return err
 		case f.slot == nil:
 			return nil
-		case f.slot.owner != owner:
+		case f.slot.owner() != owner:
 			return idempotent.ErrLost
 		case f.word.phase() == done && !f.slot.unknown:
 			return nil
-		case f.word.phase() == pending && f.slot.takenOver:
+		case f.word.phase() == pending && f.slot.takenOver():
 			if !f.running() {
 				return nil
 			}

@@ -9,6 +9,8 @@ import (
 // entry that stays while its neighbours go keeps all of the piece, 2 KiB.
 const segmentSize = 256
 
+const _ = uint8(segmentSize - 1) // slot.place holds it
+
 // queue keeps the finished entries in the order of their completion. Places
 // are taken at the end by one atomic addition, so that completions which meet
 // may stand in the wrong order, apart by no more than they were in time.
@@ -50,7 +52,7 @@ func (q *queue) push(sl *slot, end int64) {
 			q.grow(seg)
 			continue
 		}
-		sl.segment, sl.place = seg, i
+		sl.segment, sl.place = seg, uint8(i)
 		seg.places[i].Store(sl)
 		seg.earliest.lower(end)
 		return

@@ -40,26 +40,29 @@ func (w word) end() int64   { return int64(w >> 2) }
 
 // slot is the entry of one key under one owner. Another owner, or another
 // outcome, gets another slot: what was read of a slot stays true.
+//
+// A slot is 128 bytes, two cache lines, and one more byte would make it 144.
 type slot struct {
 	state   atomic.Uint64                 // a word
 	waiters atomic.Pointer[chan struct{}] // closed when the claim ends; made by the first who waits
 
 	// Set before the slot is in the map.
-	key, owner, fingerprint, trace string
-	claimed                        int64 // when this owner got the key
-	first                          int64 // when the first owner did
-	keep                           int64 // nanoseconds
-	fence                          int64 // set once the slot has its place in the map
-	takeOver                       bool  // may be taken over
-	takenOver                      bool  // was taken over from another owner
+	texts   string // key, owner, fingerprint and trace
+	cuts    [3]int // where owner, fingerprint and trace begin
+	claimed int64  // when this owner got the key
+	first   int64  // when the first owner did
+	keep    int64  // nanoseconds
+	fence   int64  // set once the slot has its place in the map
 
 	// Set while the slot is busy, valid once it is done.
-	success, unknown bool
-	place            int32
-	segment          *segment // where the queue has it
-	completed        int64
-	result           string
+	completed int64
+	result    string
+	segment   *segment // where the queue has it
+	place     uint8    // and where in there
+	success   bool
+	unknown   bool
 
+	takeOver bool        // may be taken over; set before the slot is in the map
 	reported atomic.Bool // a sweep has counted it as abandoned
 }
 
@@ -67,20 +70,24 @@ type slot struct {
 // into one string: a caller may have made its own over a buffer that it uses
 // again. With an owner that is never empty the sum is a new string always.
 func newSlot(key, owner, fingerprint, trace string, at int64) *slot {
-	text := key + owner + fingerprint + trace
-	cut := func(n int) (head string) {
-		head, text = text[:n], text[n:]
-		return head
-	}
+	ownerAt := len(key)
+	fingerprintAt := ownerAt + len(owner)
 	return &slot{
-		key:         cut(len(key)),
-		owner:       cut(len(owner)),
-		fingerprint: cut(len(fingerprint)),
-		trace:       text,
-		claimed:     at,
-		first:       at,
+		texts:   key + owner + fingerprint + trace,
+		cuts:    [3]int{ownerAt, fingerprintAt, fingerprintAt + len(fingerprint)},
+		claimed: at,
+		first:   at,
 	}
 }
+
+func (sl *slot) key() string         { return sl.texts[:sl.cuts[0]] }
+func (sl *slot) owner() string       { return sl.texts[sl.cuts[0]:sl.cuts[1]] }
+func (sl *slot) fingerprint() string { return sl.texts[sl.cuts[1]:sl.cuts[2]] }
+func (sl *slot) trace() string       { return sl.texts[sl.cuts[2]:] }
+
+// takenOver reports whether the claim was taken over from another owner, which
+// is not before that one's lease has lapsed.
+func (sl *slot) takenOver() bool { return sl.claimed > sl.first }
 
 func (sl *slot) load() word { return word(sl.state.Load()) }
 
@@ -98,9 +105,7 @@ func (sl *slot) past(w word, now int64) bool {
 
 // textBytes is what the slot counts against the byte bound before it has a
 // result.
-func (sl *slot) textBytes() int64 {
-	return int64(len(sl.key) + len(sl.owner) + len(sl.fingerprint) + len(sl.trace))
-}
+func (sl *slot) textBytes() int64 { return int64(len(sl.texts)) }
 
 func (sl *slot) status() idempotent.Status {
 	if sl.success {
@@ -161,12 +166,12 @@ func (s *Store) find(ctx context.Context, key string) (found, error) {
 // in place, since an entry is large and a replay is little more than that.
 func (s *Store) tell(e *idempotent.Entry, f found) {
 	sl, end := f.slot, f.word.end()
-	e.Key = sl.key
+	e.Key = sl.key()
 	e.Claimed = s.clock.time(sl.first)
 	e.Expires = s.clock.time(end)
-	e.Fingerprint = sl.fingerprint
-	e.Owner = sl.owner
-	e.Trace = sl.trace
+	e.Fingerprint = sl.fingerprint()
+	e.Owner = sl.owner()
+	e.Trace = sl.trace()
 	e.Fence = sl.fence
 	switch {
 	case f.word.phase() == done:
@@ -193,7 +198,7 @@ func (s *Store) insert(ctx context.Context, key string, c idempotent.Claim) (fou
 	}
 	f := s.newClaim(key, c)
 	f.slot.store(newWord(busy, 0))
-	if _, taken := s.slots.LoadOrStore(f.slot.key, f.slot); taken {
+	if _, taken := s.slots.LoadOrStore(f.slot.key(), f.slot); taken {
 		s.tally.add(-1, 0)
 		s.bytes.Add(-size)
 		return found{}, false, nil
@@ -245,9 +250,9 @@ func (s *Store) move(f found, end int64) (found, bool) {
 
 // takeOver puts a new claim in the place of an abandoned one.
 func (s *Store) takeOver(f found, c idempotent.Claim) (found, bool) {
-	taken := s.newClaim(f.slot.key, c)
+	taken := s.newClaim(f.slot.key(), c)
 	sl := taken.slot
-	sl.first, sl.takenOver = f.slot.first, true
+	sl.first = f.slot.first
 	sl.fence = s.nextFence(taken.now)
 	sl.store(taken.word)
 	if !s.replace(f, sl) {
@@ -265,7 +270,7 @@ func (s *Store) replace(f found, sl *slot) bool {
 	if !f.slot.swap(f.word, newWord(busy, 0)) {
 		return false
 	}
-	s.slots.CompareAndSwap(sl.key, f.slot, sl) // nobody else touches a busy slot's place
+	s.slots.CompareAndSwap(sl.key(), f.slot, sl) // nobody else touches a busy slot's place
 	if f.word.phase() == done {
 		s.queue.drop(f.slot)
 	}
@@ -290,7 +295,7 @@ func (s *Store) record(key, owner string, o idempotent.Outcome) *slot {
 	now := s.clock.now()
 	sl := newSlot(key, owner, o.Fingerprint, "", now)
 	sl.store(newWord(busy, 0))
-	if _, taken := s.slots.LoadOrStore(sl.key, sl); taken {
+	if _, taken := s.slots.LoadOrStore(sl.key(), sl); taken {
 		return nil
 	}
 	sl.fence = s.nextFence(now) // not earlier; see insert
@@ -304,7 +309,7 @@ func (s *Store) record(key, owner string, o idempotent.Outcome) *slot {
 func (s *Store) settle(f found, o idempotent.Outcome) *slot {
 	old := f.slot
 	sl := &slot{
-		key: old.key, owner: old.owner, fingerprint: old.fingerprint, trace: old.trace,
+		texts: old.texts, cuts: old.cuts,
 		claimed: old.claimed, first: old.first, fence: old.fence,
 	}
 	sl.store(newWord(busy, 0))
@@ -343,7 +348,7 @@ func (s *Store) remove(sl *slot, w word) bool {
 		s.tally.add(-1, 0)
 	}
 	s.bytes.Add(-size)
-	s.slots.CompareAndDelete(sl.key, sl)
+	s.slots.CompareAndDelete(sl.key(), sl)
 	sl.wake()
 	return true
 }
