@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -9,11 +10,12 @@ import (
 const tick = 10 * time.Millisecond
 
 // forever is the latest instant, 146 years after the store was made: later ones
-// are cut to it. Two of them can be added, and it leaves a word its phase bits.
-const forever = int64(1)<<62 - 1
+// are cut to it. Two of them and a second can be added, and it leaves a word
+// its phase bits.
+const forever = int64(1)<<62 - int64(time.Second)
 
 // off is what the coarse clock shows while it stands still.
-const off = -1
+const off = math.MinInt64
 
 // clock counts nanoseconds since the store was made, on the monotonic clock: a
 // jump of the wall clock neither cuts nor extends anything.
@@ -21,8 +23,7 @@ type clock struct {
 	start  time.Time
 	unix   int64        // seconds of start since 1970
 	nanos  int64        // and what is beyond them
-	coarse atomic.Int64 // the last tick, or off
-	asked  atomic.Bool  // coarse has been read since the last tick
+	coarse atomic.Int64 // the last tick, its complement until somebody asks, or off
 	timer  *time.Timer  // advances coarse; nil where there is no background
 }
 
@@ -43,13 +44,22 @@ func (c *clock) now() int64 { return int64(time.Since(c.start)) }
 // It is good enough for the retention of finished entries and saves reading
 // the clock, which costs as much as the look into the map.
 func (c *clock) roughly() int64 {
+	if t := c.coarse.Load(); t >= 0 {
+		return t
+	}
+	return c.ask()
+}
+
+// ask is the rare part of roughly: the first question since the last tick, and
+// every one where there is no background.
+func (c *clock) ask() int64 {
 	if c.timer == nil {
 		return c.now()
 	}
-	if t := c.coarse.Load(); t != off {
-		if !c.asked.Load() { // a store each time would bounce the cache line
-			c.asked.Store(true)
-		}
+	shown := c.coarse.Load()
+	if shown != off {
+		t := max(shown, ^shown)
+		c.coarse.CompareAndSwap(shown, t) // fails where the next tick or somebody else was faster
 		return t
 	}
 	t := c.now()
@@ -63,11 +73,10 @@ func (c *clock) roughly() int64 {
 // idle process is not woken a hundred times a second, nor a test that lets a
 // day of fake time pass eight million times.
 func (c *clock) advance() {
-	if !c.asked.Swap(false) {
-		c.coarse.Store(off)
+	if shown := c.coarse.Load(); shown < 0 && c.coarse.CompareAndSwap(shown, off) {
 		return
 	}
-	c.coarse.Store(c.now())
+	c.coarse.Store(^c.now())
 	c.timer.Reset(tick)
 }
 
@@ -90,7 +99,8 @@ func (c *clock) after(t int64, d time.Duration) int64 {
 // time returns instant t for people and other programs. It is start.Add at half
 // the price, and an entry has three of them.
 func (c *clock) time(t int64) time.Time {
-	return time.Unix(c.unix+t/int64(time.Second), c.nanos+t%int64(time.Second))
+	t += c.nanos
+	return time.Unix(c.unix+t/int64(time.Second), t%int64(time.Second))
 }
 
 // micros returns instant t as microseconds since 1970.

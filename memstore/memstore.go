@@ -312,7 +312,9 @@ func (s *Store) ready(ctx context.Context) error {
 
 func validateKey(key string) error {
 	if key == "" {
-		return fmt.Errorf("%w: the key is empty", idempotent.ErrInvalid)
+		return errEmptyKey
 	}
 	return nil
 }
+
+var errEmptyKey = fmt.Errorf("%w: the key is empty", idempotent.ErrInvalid)
