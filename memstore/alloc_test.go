@@ -4,6 +4,7 @@ package memstore
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"time"
 
@@ -39,4 +40,31 @@ func TestAllocations(t *testing.T) {
 		c := claimBy("another")
 		require.Zero(t, testing.AllocsPerRun(1000, func() { _, _, _ = s.Claim(ctx, "k", c) }))
 	})
+}
+
+// P6: what an entry costs beyond its texts and its result, with all that map
+// and queue need for it. The target is 300; a slot of the next size class would
+// stay below that unseen. It is memory, not time: the same everywhere.
+func TestBytesPerEntry(t *testing.T) {
+	const entries = 100_000
+	held := func() int {
+		runtime.GC()
+		runtime.GC() // what the first has found in pools and finalizers
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	s := newStore(t, WithMaxEntries(entries))
+	keys := benchNames("key:", entries)
+	before := held()
+	for _, key := range keys {
+		mustClaim(t, s, key, benchClaim)
+		mustComplete(t, s, key, benchClaim.Owner, benchOutcome)
+	}
+	all := held() - before
+	texts := s.Stats().Bytes - entries*len(benchOutcome.Result) // which is one constant
+	require.Equal(t, entries, s.Len())
+	require.LessOrEqual(t, (all-texts)/entries, 300, "bytes per entry")
+	t.Log((all-texts)/entries, "bytes per entry")
+	runtime.KeepAlive(keys)
 }
