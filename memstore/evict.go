@@ -209,10 +209,19 @@ func (s *Store) makeRoom(ctx context.Context, entries int, spared *slot) (expire
 	return expired, evicted, all && s.over(entries)
 }
 
-// removeExpired removes finished entries that are past their time.
+// removeExpired removes finished entries that are past their time. It costs one
+// load where there is none.
 func (s *Store) removeExpired(ctx context.Context, now int64, spared *slot) (n int) {
+	if !s.queue.earliest.due(now) {
+		return 0
+	}
+	s.queue.earliest.forget()
 	visited := 0
-	for seg := s.queue.after(nil); seg != nil && n < mostRemoved && visited < mostVisited; seg = s.queue.after(seg) {
+	for seg := s.queue.after(nil); seg != nil; seg = s.queue.after(seg) {
+		if n >= mostRemoved || visited == mostVisited {
+			s.queue.earliest.lower(now) // the rest has not been looked at
+			break
+		}
 		visited++
 		seg.expired(now, func(sl *slot, w word) bool {
 			if sl == spared || !s.expire(ctx, found{slot: sl, word: w, now: now}) {
@@ -221,6 +230,7 @@ func (s *Store) removeExpired(ctx context.Context, now int64, spared *slot) (n i
 			n++
 			return true
 		})
+		s.queue.earliest.lower(seg.earliest.at.Load())
 	}
 	return n
 }

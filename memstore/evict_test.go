@@ -135,6 +135,27 @@ func TestB71_ExpiredGoFirstEveryTime(t *testing.T) {
 	})
 }
 
+// More than one request may remove are left for those who follow, before
+// anything goes that has retention left.
+func TestB71_ExpiredGoFirstInParts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, WithMaxEntries(3000))
+		short := success("r")
+		short.Retention = time.Minute
+		finishAll(t, s, short, names("short", 2500)...)
+		long := names("long", 3000)
+		finishAll(t, s, success("r"), long[:800]...)
+		time.Sleep(time.Minute)
+		finishAll(t, s, success("r"), long[800:]...)
+		requireStatus(t, s, idempotent.Success, long...)
+		st := s.Stats()
+		require.Zero(t, st.Evicted)
+		require.Equal(t, 2500, st.Expired)
+		requireConsistent(t, s)
+	})
+}
+
 func TestB71_FullOfRunningClaims(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, WithMaxEntries(10))

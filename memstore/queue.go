@@ -21,6 +21,8 @@ type queue struct {
 	mu   sync.Mutex // guards the links between segments, not their places
 	head *segment
 	tail atomic.Pointer[segment] // changed under mu
+
+	earliest bound // of the ends of retention in all segments
 }
 
 type segment struct {
@@ -41,6 +43,7 @@ func newSegment() *segment {
 func (q *queue) init() {
 	q.head = newSegment()
 	q.tail.Store(q.head)
+	q.earliest.forget()
 }
 
 // push gives a busy slot, whose retention will end at end, the last place.
@@ -55,6 +58,7 @@ func (q *queue) push(sl *slot, end int64) {
 		sl.segment, sl.place = seg, uint8(i)
 		seg.places[i].Store(sl)
 		seg.earliest.lower(end)
+		q.earliest.lower(end)
 		return
 	}
 }
