@@ -254,7 +254,7 @@ func BenchmarkEvict(b *testing.B) {
 				s.maxEntries = s.Len() - size/10
 				b.StartTimer()
 				for s.over(s.maxEntries) {
-					_, n, _ := s.makeRoom(b.Context(), s.maxEntries, nil)
+					_, n, _ := s.makeRoom(b.Context(), s.maxEntries, nil, true)
 					evicted += n
 				}
 			}

@@ -33,7 +33,7 @@ func (s *Store) Sweep(ctx context.Context) (idempotent.Swept, error) {
 	var n idempotent.Swept
 	err := s.sweepAge(ctx, &n)
 	for err == nil {
-		expired, evicted, _ := s.makeRoom(ctx, s.maxEntries, nil)
+		expired, evicted, _ := s.makeRoom(ctx, s.maxEntries, nil, true)
 		if expired+evicted == 0 {
 			break
 		}
@@ -160,7 +160,7 @@ func (s *Store) roomForClaim(ctx context.Context) bool {
 	// Whoever has removed all that one request may is let in, even where a
 	// large result has left more to do for those who follow. So is a claim
 	// that fitted a moment ago: those who have come since make their own room.
-	_, _, full := s.makeRoom(ctx, s.tolerated(), nil)
+	_, _, full := s.makeRoom(ctx, s.tolerated(), nil, false)
 	return !full
 }
 
@@ -178,26 +178,28 @@ func (s *Store) forgetAbandoned(ctx context.Context) bool {
 // makeRoomAfter makes room after an outcome was recorded, and spares it.
 func (s *Store) makeRoomAfter(ctx context.Context, finished *slot) {
 	if s.over(s.tolerated()) {
-		s.makeRoom(ctx, s.tolerated(), finished)
+		s.makeRoom(ctx, s.tolerated(), finished, false)
 	}
 }
 
 // makeRoom removes entries while the store is over: those past their time,
 // and then the oldest tenth of the finished ones, or more until both bounds
 // are met. It removes no more than about mostRemoved and leaves the rest of
-// the tenth to the next call; never spared, and none younger than WithMinAge.
+// the tenth to the next call; never spared, and none younger than WithMinAge. A
+// request that had to wait here and finds the room made has nothing to do; a
+// sweep goes on with what is left of the tenth.
 // The store is full where it is still over and nothing is left that may go.
-func (s *Store) makeRoom(ctx context.Context, entries int, spared *slot) (expired, evicted int, full bool) {
+func (s *Store) makeRoom(ctx context.Context, entries int, spared *slot, sweep bool) (expired, evicted int, full bool) {
 	s.room.Lock()
 	defer s.room.Unlock()
 	now := s.clock.now()
 	if s.over(entries) { // nobody else has made it while we waited
 		expired = s.removeExpired(ctx, now, spared)
 	}
+	if !s.over(entries) && (s.owed == 0 || !sweep) {
+		return expired, 0, false
+	}
 	if s.owed == 0 {
-		if !s.over(entries) {
-			return expired, 0, false
-		}
 		_, finished := s.tally.load()
 		s.owed = (finished + 9) / 10
 	}

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"math"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -396,6 +398,63 @@ func TestOneRequestEvictsAboutAThousand(t *testing.T) {
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, swept.Evicted, 2000)
 	require.LessOrEqual(t, s.Len(), 30_000)
+	requireConsistent(t, s)
+}
+
+// Nor does one pay for what others have done while it waited for them.
+func TestRoomMadeByOthersIsEnough(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, WithMaxEntries(30_000))
+	finishAll(t, s, success("r"), names("k", 33_000)...)
+	mustClaim(t, s, "first", claimBy("owner"))
+	require.Equal(t, 1000, s.Stats().Evicted)
+	require.Positive(t, s.owed)
+	require.True(t, s.roomForClaim(t.Context()), "it was over the bound before it waited")
+	require.Equal(t, 1000, s.Stats().Evicted)
+}
+
+// paid counts what one call does for room.
+type paid struct{ entries int }
+
+type paidKey struct{}
+
+// P5: a busy server is never above its bound by more than a tenth and the
+// running claims, and no call evicts more than a thousand entries, which takes
+// less than a millisecond.
+func TestBusyServerStaysWithinItsBound(t *testing.T) {
+	t.Parallel()
+	const limit, workers, cycles = 10_000, 8, 5000
+	count := idempotent.ObserverFunc(func(ctx context.Context, e idempotent.Event) {
+		if e.Kind == idempotent.EventEvicted {
+			ctx.Value(paidKey{}).(*paid).entries++
+		}
+	})
+	s := newStore(t, WithMaxEntries(limit), WithObserver(count))
+	var all sync.WaitGroup
+	var mostEntries, mostPaid atomic.Int64
+	atMost := func(most *atomic.Int64, n int) {
+		for old := most.Load(); int64(n) > old && !most.CompareAndSwap(old, int64(n)); old = most.Load() {
+		}
+	}
+	for w := range workers {
+		all.Go(func() {
+			for i := range cycles {
+				p := new(paid)
+				ctx := context.WithValue(context.Background(), paidKey{}, p)
+				key := fmt.Sprint(w, ":", i)
+				_, _, _ = s.Claim(ctx, key, claimBy("owner"))
+				atMost(&mostPaid, p.entries)
+				p.entries = 0
+				_ = s.Complete(ctx, key, "owner", success("r"))
+				atMost(&mostPaid, p.entries)
+				atMost(&mostEntries, s.Len())
+			}
+		})
+	}
+	all.Wait()
+	require.LessOrEqual(t, mostEntries.Load(), int64(limit+limit/10+workers))
+	require.LessOrEqual(t, mostPaid.Load(), int64(1000), "by one call")
+	require.Equal(t, workers*cycles, s.Len()+s.Stats().Evicted, "nobody was refused")
 	requireConsistent(t, s)
 }
 
