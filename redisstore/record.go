@@ -1,6 +1,8 @@
 package redisstore
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,19 +17,33 @@ import (
 //	status  pending, success, failed or unknown (failed, and may have happened)
 //	time    "<set> <until>": when status was set, and the end of the lease or
 //	        of the retention, both in microseconds of the server's clock
-//	claim   "1 <key> <owner> <fingerprint> <trace> <keep> <takeover> <claimed>
-//	        <fence> <gained>\n", then key, owner, fingerprint and trace
+//	claim   four lines:
+//	        "1 <key> <owner>\n", then key and owner, "\n"
+//	        "<fingerprint> <trace> <keep> <takeover>\n", then fingerprint and
+//	        trace, "\n"
+//	        "<claimed> <later> <gained>"
 //	result  of a finished entry, byte for byte
 //
-// and, while somebody waits for a running claim, a fifth one, wait. In claim,
-// the first number is the format; key to trace are lengths in bytes; keep is in
-// milliseconds; claimed is the time of the first claim in microseconds;
-// takeover and gained (by take-over) are 0 or 1. Numbers are decimal, without
-// leading zeros. A later format keeps a field claim that begins with its number
-// and a space, so that this release can tell it apart.
+// and, while somebody waits for a running claim, a fifth one, wait: the channel
+// on which its end is to be published. In claim, the first number is the format;
+// key to trace are lengths in bytes; keep is in milliseconds; claimed is the
+// time of the first claim in microseconds, and later is what the fence is above
+// it; takeover and gained (by take-over) are 0 or 1. Numbers are decimal,
+// without leading zeros. A later format keeps a field claim that begins with its
+// number and a space, so that this release can tell it apart.
+//
+// The lines up to owner are the identity of a claim: a step of the owner, who
+// knows them, compares them as they stand. The last line is the server's, and
+// everything before it is sent by who claims.
+//
+// The name of the hash has the whole key already. So the entry carries a key of
+// more than keyLongest bytes as "#" and keyDigest letters of its SHA-256, in the
+// URL alphabet of base64; and one that begins with "#", so that the two cannot
+// be confused.
 const (
 	format     = 1
-	claimWords = 10
+	keyLongest = 40
+	keyDigest  = 16
 )
 
 // The first byte of what a script answers.
@@ -37,6 +53,7 @@ const (
 	answerLost    = '!' // somebody else's, or gone
 	answerCorrupt = 'x' // cannot be read
 	answerFormat  = 'f' // another format; the beginning of claim follows
+	answerNew     = 'n' // claimed, nothing was there; the field time follows
 	answerClaimed = 'c' // claimed; the entry follows
 	answerEntry   = 'e' // the entry follows
 	answerMarked  = 'm' // a running claim follows, whose end will be published
@@ -59,7 +76,7 @@ type look struct {
 
 // held is what the claim field says.
 type held struct {
-	key, owner, fingerprint, trace string
+	key, owner, fingerprint, trace string // key as an entry carries it
 	keep                           time.Duration
 	claimed                        time.Time
 	fence                          int64
@@ -73,21 +90,43 @@ func statusWord(o idempotent.Outcome) string {
 	return string(o.Status)
 }
 
-// encodeClaim returns the claim field of a new claim in two parts, between
-// which the script writes what only the server knows: claimed, fence, gained.
-func encodeClaim(key string, c idempotent.Claim) (head, tail string) {
-	b := make([]byte, 0, 48)
-	for _, n := range [...]int64{
-		format, int64(len(key)), int64(len(c.Owner)), int64(len(c.Fingerprint)), int64(len(c.Trace)), millis(c.Keep),
-	} {
-		b = append(strconv.AppendInt(b, n, 10), ' ')
+// carried returns key as an entry carries it.
+func carried(key string) string {
+	if len(key) <= keyLongest && !strings.HasPrefix(key, "#") {
+		return key
 	}
+	sum := sha256.Sum256([]byte(key))
+	return "#" + base64.RawURLEncoding.EncodeToString(sum[:keyDigest*6/8])
+}
+
+// identity returns how the claim field of owner's claim of key begins.
+func identity(key, owner string) string {
+	var room [128]byte
+	return string(appendIdentity(room[:0], key, owner))
+}
+
+func appendIdentity(b []byte, key, owner string) []byte {
+	text := carried(key)
+	b = append(strconv.AppendInt(b, format, 10), ' ')
+	b = append(strconv.AppendInt(b, int64(len(text)), 10), ' ')
+	b = append(strconv.AppendInt(b, int64(len(owner)), 10), '\n')
+	return append(append(b, text...), owner...)
+}
+
+// encodeClaim returns the claim field of a new claim without its last line,
+// which the server adds.
+func encodeClaim(key string, c idempotent.Claim) string {
+	var room [256]byte
+	b := append(appendIdentity(room[:0], key, c.Owner), '\n')
+	b = append(strconv.AppendInt(b, int64(len(c.Fingerprint)), 10), ' ')
+	b = append(strconv.AppendInt(b, int64(len(c.Trace)), 10), ' ')
+	b = append(strconv.AppendInt(b, millis(c.Keep), 10), ' ')
 	if c.TakeOver {
-		b = append(b, "1 "...)
+		b = append(b, "1\n"...)
 	} else {
-		b = append(b, "0 "...)
+		b = append(b, "0\n"...)
 	}
-	return string(b), key + c.Owner + c.Fingerprint + c.Trace
+	return string(append(append(b, c.Fingerprint...), c.Trace...))
 }
 
 // verdict returns the error that a script's answer stands for.
@@ -96,7 +135,7 @@ func verdict(reply string) error {
 		return errAnswer
 	}
 	switch reply[0] {
-	case answerDone, answerAbsent, answerClaimed, answerEntry, answerMarked, answerLapsed:
+	case answerDone, answerAbsent, answerNew, answerClaimed, answerEntry, answerMarked, answerLapsed:
 		return nil
 	case answerLost:
 		return idempotent.ErrLost
@@ -112,6 +151,20 @@ func verdict(reply string) error {
 	return errAnswer
 }
 
+// decodeNew reads the answer to a claim where nothing was: what the server
+// added, in the words of the field time.
+func decodeNew(key string, c idempotent.Claim, reply string) (idempotent.Entry, error) {
+	var n [2]int64
+	if !numbers(reply[1:], n[:]) {
+		return idempotent.Entry{}, errAnswer
+	}
+	set := time.UnixMicro(n[0]).UTC()
+	return idempotent.Entry{
+		Key: key, Status: idempotent.Pending, Timestamp: set, Claimed: set, Expires: time.UnixMicro(n[1]).UTC(),
+		Fingerprint: c.Fingerprint, Owner: c.Owner, Trace: c.Trace, Fence: n[0],
+	}, nil
+}
+
 // decodeLook reads the answer of the scripts that return an entry:
 //
 //	<byte><status> <set> <until> <now> <length of claim>\n<claim><result>
@@ -125,7 +178,7 @@ func decodeLook(key, reply string) (look, error) {
 	switch kind {
 	case answerAbsent:
 		return look{}, nil
-	case answerDone:
+	case answerDone, answerNew:
 		return look{}, errAnswer
 	}
 	head, body, ok := strings.Cut(reply[1:], "\n")
@@ -139,7 +192,7 @@ func decodeLook(key, reply string) (look, error) {
 	if !ok {
 		return look{}, errLayout
 	}
-	if h.key != key {
+	if h.key != carried(key) {
 		return look{}, fmt.Errorf("%w: the hash carries another key", idempotent.ErrCorrupt)
 	}
 	l := look{found: true, claimed: kind == answerClaimed, marked: kind == answerMarked, entry: idempotent.Entry{
@@ -172,28 +225,44 @@ func decodeLook(key, reply string) (look, error) {
 
 // decodeClaim reads the claim field. It takes nothing that encodeClaim and the
 // scripts would not write, so that a damaged record is not half understood.
-func decodeClaim(claim string) (held, bool) {
-	head, tail, ok := strings.Cut(claim, "\n")
-	var n [claimWords]int64
-	if !ok || !numbers(head, n[:]) || n[0] != format || n[6] > 1 || n[9] > 1 || n[1] == 0 || n[2] == 0 {
+func decodeClaim(claim string) (h held, ok bool) {
+	var who [3]int64
+	var what [4]int64
+	var when [3]int64
+	rest, ok := line(claim, who[:])
+	if !ok || who[0] != format || who[1] == 0 || who[1] > keyLongest || who[2] == 0 ||
+		!texts(&rest, who[1:], &h.key, &h.owner) {
 		return held{}, false
 	}
-	var text [4]string
-	for i, length := range n[1:5] {
-		if length > int64(len(tail)) {
-			return held{}, false
+	if rest, ok = line(rest, what[:]); !ok || what[3] > 1 || !texts(&rest, what[:2], &h.fingerprint, &h.trace) {
+		return held{}, false
+	}
+	if !numbers(rest, when[:]) || when[2] > 1 {
+		return held{}, false
+	}
+	h.keep = time.Duration(min(what[2], int64(longest/time.Millisecond))) * time.Millisecond
+	h.claimed = time.UnixMicro(when[0]).UTC()
+	h.fence = when[0] + when[1]
+	return h, true
+}
+
+// line reads a line of exactly len(into) numbers and returns what follows it.
+func line(s string, into []int64) (rest string, ok bool) {
+	s, rest, ok = strings.Cut(s, "\n")
+	return rest, ok && numbers(s, into)
+}
+
+// texts takes texts of the given lengths and the end of their line off s.
+func texts(s *string, lengths []int64, into ...*string) bool {
+	for i, length := range lengths {
+		if length > int64(len(*s)) {
+			return false
 		}
-		text[i], tail = tail[:length], tail[length:]
+		*into[i], *s = (*s)[:length], (*s)[length:]
 	}
-	if tail != "" {
-		return held{}, false
-	}
-	return held{
-		key: text[0], owner: text[1], fingerprint: text[2], trace: text[3],
-		keep:    time.Duration(min(n[5], int64(longest/time.Millisecond))) * time.Millisecond,
-		claimed: time.UnixMicro(n[7]).UTC(),
-		fence:   n[8],
-	}, true
+	rest, ok := strings.CutPrefix(*s, "\n")
+	*s = rest
+	return ok
 }
 
 // numbers reads exactly len(into) numbers with one space between them.

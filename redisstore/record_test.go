@@ -11,36 +11,44 @@ import (
 	"github.com/idempotent-go/idempotent"
 )
 
-const goodClaim = "1 1 1 1 1 3600000 0 1796073242973170 1796073242973170 0\nkaft"
+const goodClaim = "1 1 1\nka\n1 1 3600000 0\nft\n1796073242973170 0 0"
 
 func TestDecodeClaim(t *testing.T) {
 	t.Parallel()
-	h, ok := decodeClaim(goodClaim)
+	h, ok := decodeClaim(strings.Replace(goodClaim, " 0 0", " 5 1", 1))
 	require.True(t, ok)
 	require.Equal(t, held{
 		key: "k", owner: "a", fingerprint: "f", trace: "t", keep: time.Hour,
-		claimed: time.UnixMicro(1796073242973170).UTC(), fence: 1796073242973170,
+		claimed: time.UnixMicro(1796073242973170).UTC(), fence: 1796073242973175,
 	}, h)
 	for name, claim := range map[string]string{
-		"empty":             "",
-		"no end of numbers": strings.TrimSuffix(goodClaim, "\nkaft"),
-		"text cut":          goodClaim[:len(goodClaim)-1],
-		"text too long":     goodClaim + "x",
-		"a number more":     strings.Replace(goodClaim, " 0\n", " 0 0\n", 1),
-		"a number less":     strings.Replace(goodClaim, " 0\n", "\n", 1),
-		"space at the end":  strings.Replace(goodClaim, " 0\n", " 0 \n", 1),
-		"two spaces":        strings.Replace(goodClaim, "1 1", "1  1", 1),
-		"leading zero":      strings.Replace(goodClaim, "3600000", "03600000", 1),
-		"sign":              strings.Replace(goodClaim, "3600000", "-3600000", 1),
-		"letters":           strings.Replace(goodClaim, "3600000", "36e5", 1),
-		"beyond exactness":  strings.Replace(goodClaim, "3600000", "9007199254740993", 1),
-		"beyond an int64":   strings.Replace(goodClaim, "3600000", "99999999999999999999", 1),
-		"flag":              strings.Replace(goodClaim, " 0 1796", " 2 1796", 1),
-		"other flag":        strings.Replace(goodClaim, " 0\n", " 2\n", 1),
-		"other format":      "2" + goodClaim[1:],
-		"no key":            "1 0 1 1 1 3600000 0 1796073242973170 1796073242973170 0\naft",
-		"no owner":          "1 1 0 1 1 3600000 0 1796073242973170 1796073242973170 0\nkft",
-		"length too long":   "1 1 1 1 99 3600000 0 1796073242973170 1796073242973170 0\nkaft",
+		"empty":                   "",
+		"no end of numbers":       "1 1 1",
+		"no second line":          "1 1 1\nka",
+		"no server's line":        strings.TrimSuffix(goodClaim, "\n1796073242973170 0 0"),
+		"end cut":                 goodClaim[:len(goodClaim)-1],
+		"end too long":            goodClaim + "x",
+		"line too many":           goodClaim + "\n",
+		"key cut":                 strings.Replace(goodClaim, "ka", "a", 1),
+		"owner too long":          strings.Replace(goodClaim, "ka", "kaa", 1),
+		"trace cut":               strings.Replace(goodClaim, "ft", "f", 1),
+		"trace too long":          strings.Replace(goodClaim, "ft", "ftt", 1),
+		"a number more":           strings.Replace(goodClaim, " 0\nf", " 0 0\nf", 1),
+		"a number less":           strings.Replace(goodClaim, " 0\nf", "\nf", 1),
+		"space at the end":        strings.Replace(goodClaim, " 0\nf", " 0 \nf", 1),
+		"two spaces":              strings.Replace(goodClaim, "1 1", "1  1", 1),
+		"leading zero":            strings.Replace(goodClaim, "3600000", "03600000", 1),
+		"sign":                    strings.Replace(goodClaim, "3600000", "-3600000", 1),
+		"letters":                 strings.Replace(goodClaim, "3600000", "36e5", 1),
+		"beyond exactness":        strings.Replace(goodClaim, "3600000", "9007199254740993", 1),
+		"beyond an int64":         strings.Replace(goodClaim, "3600000", "99999999999999999999", 1),
+		"flag":                    strings.Replace(goodClaim, " 0\nf", " 2\nf", 1),
+		"other flag":              strings.TrimSuffix(goodClaim, "0") + "2",
+		"other format":            "2" + goodClaim[1:],
+		"no key":                  strings.Replace(goodClaim, "1 1 1\nk", "1 0 1\n", 1),
+		"no owner":                strings.Replace(goodClaim, "1 1 1\nka", "1 1 0\nk", 1),
+		"length too long":         strings.Replace(goodClaim, "1 1 3", "1 99 3", 1),
+		"key longer than carried": strings.Replace(goodClaim, "1 1 1\nk", "1 41 1\n"+strings.Repeat("k", 41), 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -53,7 +61,7 @@ func TestDecodeClaim(t *testing.T) {
 func TestDecodeLook(t *testing.T) {
 	t.Parallel()
 	at := " 1796073242973170 1796073302973170 1796073242973170 "
-	good := "success" + at + "60\n" + goodClaim + "r"
+	good := "success" + at + "46\n" + goodClaim + "r"
 	for name, c := range map[string]struct {
 		reply string
 		want  error
@@ -63,9 +71,10 @@ func TestDecodeLook(t *testing.T) {
 		"nothing":               {"", errAnswer},
 		"unheard of":            {"?" + good, errAnswer},
 		"a verdict":             {"+", errAnswer},
+		"new":                   {"n1796073242973170 1796073302973170", errAnswer},
 		"lost":                  {"!", idempotent.ErrLost},
 		"no end of head":        {"e" + strings.ReplaceAll(good, "\n", " "), idempotent.ErrCorrupt},
-		"claim longer than all": {"e" + strings.Replace(good, " 60\n", " 99\n", 1), idempotent.ErrCorrupt},
+		"claim longer than all": {"e" + strings.Replace(good, " 46\n", " 99\n", 1), idempotent.ErrCorrupt},
 		"claimed a success":     {"c" + good, idempotent.ErrCorrupt},
 		"lapsed with a result":  {"l" + strings.Replace(good, "success", "pending", 1), idempotent.ErrCorrupt},
 		"pending with a result": {"e" + strings.Replace(good, "success", "pending", 1), idempotent.ErrCorrupt},
@@ -79,7 +88,7 @@ func TestDecodeLook(t *testing.T) {
 			require.ErrorIs(t, err, c.want)
 		})
 	}
-	require.Len(t, goodClaim, 60)
+	require.Len(t, goodClaim, 46)
 }
 
 // Whatever Redis holds, the decoder says what it is or that it is nothing: it
@@ -87,9 +96,9 @@ func TestDecodeLook(t *testing.T) {
 func FuzzRecord(f *testing.F) {
 	at := " 1796073242973170 1796073302973170 1796073242973170 "
 	for _, status := range []string{"pending", "success", "failed", "unknown", ""} {
-		for _, kind := range "-+!xfceml" {
-			f.Add("k", string(kind)+status+at+"60\n"+goodClaim+"r")
-			f.Add("k", string(kind)+status+at+"60\n"+goodClaim)
+		for _, kind := range "-+!xfnceml" {
+			f.Add("k", string(kind)+status+at+"46\n"+goodClaim+"r")
+			f.Add("k", string(kind)+status+at+"46\n"+goodClaim)
 		}
 	}
 	f.Add("k", "f2 ")
@@ -110,11 +119,42 @@ func FuzzRecord(f *testing.F) {
 		h, ok := decodeClaim(claim)
 		require.True(t, ok)
 		if h.keep < longest {
-			head, tail := encodeClaim(key, idempotent.Claim{Owner: h.owner, Fingerprint: h.fingerprint, Trace: h.trace, Keep: h.keep})
-			require.True(t, strings.HasPrefix(claim, strings.TrimSuffix(head, "0 ")))
-			require.True(t, strings.HasSuffix(claim, "\n"+tail))
+			sent := encodeClaim(key, idempotent.Claim{Owner: h.owner, Fingerprint: h.fingerprint, Trace: h.trace, Keep: h.keep})
+			require.True(t, strings.HasPrefix(sent, identity(key, h.owner)+"\n"))
+			sent = strings.TrimSuffix(sent, "0\n"+h.fingerprint+h.trace)
+			require.True(t, strings.HasPrefix(claim, sent))
 		}
 	})
+}
+
+func TestDecodeNew(t *testing.T) {
+	t.Parallel()
+	c := idempotent.Claim{Owner: "a", Fingerprint: "f", Trace: "t"}
+	e, err := decodeNew("k", c, "n1796073242973170 1796073302973170")
+	require.NoError(t, err)
+	set := time.UnixMicro(1796073242973170).UTC()
+	require.Equal(t, idempotent.Entry{
+		Key: "k", Status: idempotent.Pending, Timestamp: set, Claimed: set, Expires: set.Add(time.Minute),
+		Fingerprint: "f", Owner: "a", Trace: "t", Fence: 1796073242973170,
+	}, e)
+	for _, reply := range []string{"n", "n1", "n1 ", "n1 2 3", "n1 -2", "nx 2"} {
+		e, err := decodeNew("k", c, reply)
+		require.ErrorIs(t, err, errAnswer, reply)
+		require.Zero(t, e)
+	}
+}
+
+// Short keys are carried as they are, longer ones as a digest, and none of the
+// former is one of the latter.
+func TestCarried(t *testing.T) {
+	t.Parallel()
+	short := strings.Repeat("k", keyLongest)
+	require.Equal(t, short, carried(short))
+	long := carried(short + "k")
+	require.Len(t, long, 1+keyDigest)
+	require.NotEqual(t, long, carried(short+"l"))
+	require.NotEqual(t, long, carried(long), "a key that looks like a digest")
+	require.Equal(t, "#AqpHT73Ec3xoEIf6", carried("a key longer than what an entry carries as it is"), "frozen")
 }
 
 func TestMillis(t *testing.T) {

@@ -178,16 +178,13 @@ func (s *Store) Claim(ctx context.Context, key string, c idempotent.Claim) (idem
 	if err := s.open(ctx); err != nil {
 		return idempotent.Entry{}, false, err
 	}
-	head, tail := encodeClaim(key, c)
-	name, args := s.name(key), []any{head, tail, micros(c.Lease), micros(c.Keep)}
-	reply, err := call(ctx, func() (string, error) {
-		if s.acks > 0 {
-			return s.claimAcknowledged(ctx, name, args)
-		}
-		return claimScript.Run(ctx, s.client, []string{name}, args...).Text()
-	})
+	reply, err := s.run(ctx, "claim", claimScript, key, encodeClaim(key, c), micros(c.Lease), micros(c.Keep))
 	if err != nil {
-		return idempotent.Entry{}, false, s.explain("claim", key, err)
+		return idempotent.Entry{}, false, err
+	}
+	if reply != "" && reply[0] == answerNew {
+		e, err := decodeNew(key, c, reply)
+		return e, err == nil, wrap("claim", err)
 	}
 	l, err := decodeLook(key, reply)
 	if err != nil {
@@ -204,7 +201,7 @@ func (s *Store) Renew(ctx context.Context, key, owner string, lease time.Duratio
 	if err := idempotent.ValidateDuration("lease", lease); err != nil {
 		return err
 	}
-	return s.step(ctx, "renew", renewScript, key, key, owner, micros(lease))
+	return s.step(ctx, "renew", renewScript, key, identity(key, owner), micros(lease))
 }
 
 // Complete records owner's outcome; see [idempotent.Store]. A full server
@@ -216,9 +213,8 @@ func (s *Store) Complete(ctx context.Context, key, owner string, o idempotent.Ou
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	head, tail := encodeClaim(key, idempotent.Claim{Owner: owner, Fingerprint: o.Fingerprint})
 	return s.step(ctx, "complete", completeScript, key,
-		head, tail, statusWord(o), o.Result, micros(o.Retention), s.channel, key, owner)
+		identity(key, owner), statusWord(o), o.Result, micros(o.Retention), o.Fingerprint)
 }
 
 // Release frees a key that owner holds; see [idempotent.Store].
@@ -226,7 +222,7 @@ func (s *Store) Release(ctx context.Context, key, owner string) error {
 	if err := idempotent.ValidateKey(key, owner); err != nil {
 		return err
 	}
-	return s.step(ctx, "release", releaseScript, key, key, owner, s.channel)
+	return s.step(ctx, "release", releaseScript, key, identity(key, owner))
 }
 
 // Delete removes key whatever its state, also an entry that cannot be read;
@@ -235,7 +231,7 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := idempotent.ValidateKey(key, "any"); err != nil {
 		return err
 	}
-	return s.step(ctx, "delete", deleteScript, key, s.channel)
+	return s.step(ctx, "delete", deleteScript, key)
 }
 
 // open reports why a call cannot even begin.
@@ -255,11 +251,11 @@ func (s *Store) look(ctx context.Context, op, key string, watch bool) (look, err
 	if err := s.open(ctx); err != nil {
 		return look{}, err
 	}
-	mark := "0"
+	channel := ""
 	if watch {
-		mark = "1"
+		channel = s.channel
 	}
-	reply, err := s.run(ctx, op, loadScript, key, key, mark)
+	reply, err := s.run(ctx, op, loadScript, key, identity(key, ""), channel)
 	if err != nil {
 		return look{}, err
 	}
@@ -284,6 +280,9 @@ func (s *Store) step(ctx context.Context, op string, script *redis.Script, key s
 func (s *Store) run(ctx context.Context, op string, script *redis.Script, key string, args ...any) (string, error) {
 	name := s.name(key)
 	reply, err := call(ctx, func() (string, error) {
+		if s.acks > 0 && op == "claim" {
+			return s.claimAcknowledged(ctx, name, args)
+		}
 		return script.Run(ctx, s.client, []string{name}, args...).Text()
 	})
 	return reply, s.explain(op, key, err)
@@ -306,7 +305,7 @@ func (s *Store) claimAcknowledged(ctx context.Context, name string, args []any) 
 			c.ReloadState(ctx)
 		}
 	}
-	if err != nil || reply == "" || reply[0] != answerClaimed {
+	if err != nil || reply == "" || reply[0] != answerNew && reply[0] != answerClaimed {
 		return reply, err
 	}
 	acks, err := conn.Wait(ctx, s.acks, s.ackTime).Result()

@@ -5,255 +5,270 @@ import "github.com/redis/go-redis/v9"
 // The scripts. Each reads and writes the one key in KEYS and returns one text
 // that begins with an answer byte (record.go), never a boolean or a number:
 // those change their type on the way out of Lua. Instants and durations are
-// microseconds, and numbers are written with %.0f, because tostring rounds at
-// 14 digits.
+// microseconds, and numbers that are kept are written with %.0f, because
+// tostring rounds at 14 digits; a number handed to a command keeps 17.
 //
 // The order of writes matters. Redis refuses a write that needs memory on a
 // full server only while the script has written nothing. A claim therefore
 // begins with HSET, so that it is refused as a whole; every other step begins
 // with PEXPIREAT, which needs no memory, also where the key is absent.
+//
+// A script costs what it calls, formats and captures: a command half a
+// microsecond to two, %.0f half of one, a capture a tenth, on a server that
+// answers PING in about ten with everything around it. So a fresh claim, the
+// completion by its owner and a replay look at no more than they need.
 
-// luaRead reads the entry, refuses another format before anything else is
-// understood, and something that is no record of ours.
-const luaRead = `
+// luaStart names what every script uses.
+const luaStart = `
+local call, sub, match, format, ceil = redis.call, string.sub, string.match, string.format, math.ceil
 local name = KEYS[1]
-local f = redis.call('HMGET', name, 'status', 'time', 'claim', 'result', 'wait')
-local status, time, claim, result, waits = f[1], f[2], f[3], f[4], f[5]
-if claim and string.sub(claim, 1, 2) ~= '1 ' then return 'f' .. string.sub(claim, 1, 17) end
-if not status and redis.call('EXISTS', name) == 1 then return 'x' end
+local function expire(at) return redis.pcall('PEXPIREAT', name, ceil(at / 1000)) end
+`
+
+// luaFormat refuses another format before anything else is understood, and
+// something that is no record of ours.
+const luaFormat = `
+if claim and sub(claim, 1, 2) ~= '1 ' then return 'f' .. sub(claim, 1, 17) end
+if not status and call('EXISTS', name) == 1 then return 'x' end
 if status and not (time and claim) then return 'x' end
 `
 
-// luaFinished answers with a finished entry: the way of a replay, which needs
-// neither the clock nor a look inside.
-const luaFinished = `
+// luaRead reads the entry and answers with a finished one: the way of a
+// replay, which needs neither the clock nor a look inside.
+const luaRead = luaStart + `
+local f = call('HMGET', name, 'status', 'time', 'claim', 'result')
+local status, time, claim, result = f[1], f[2], f[3], f[4]
+` + luaFormat + `
 if status and status ~= 'pending' then
   if not result then return 'x' end
   return 'e' .. status .. ' ' .. time .. ' 0 ' .. #claim .. '\n' .. claim .. result
 end
 `
 
-// luaParse takes the record apart. held and until stay nil where the key is
-// absent.
+// luaOwn reads what the steps of an owner look at. They know the result
+// themselves.
+const luaOwn = luaStart + `
+local ident = ARGV[1]
+local f = call('HMGET', name, 'status', 'time', 'claim', 'wait')
+local status, time, claim, waits = f[1], f[2], f[3], f[4]
+` + luaFormat
+
+// luaParse takes the record apart where there is one. ident is the identity of
+// who asks: how the claim field begins when it is his, which own says. Where the
+// key is absent everything stays nil.
 const luaParse = `
-local function number(n) return string.format('%.0f', n) end
-local function clock()
-  local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2]
+local function identity(text)
+  local k, o, p = match(text, '^1 (%d+) (%d+)\n()')
+  if p then return sub(text, p, p + k - 1), p + k + o end
 end
-local function expire(at) return redis.pcall('PEXPIREAT', name, number(math.ceil(at / 1000))) end
-local function parse(text)
-  local k, o, f, t, keep, takeover, claimed, fence, gained, p = string.match(text,
-    '^1 (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%d+) (%d+) ([01])\n()')
-  if not p or p - 1 + k + o + f + t ~= #text then return nil end
-  local own, fp = p + k, p + k + o
-  return {
-    key = string.sub(text, p, own - 1), owner = string.sub(text, own, fp - 1),
-    fingerprint = string.sub(text, fp, fp + f - 1), keep = keep * 1000,
-    takeover = takeover == '1', claimed = tonumber(claimed), fence = tonumber(fence), gained = gained == '1',
-  }
-end
-local held, set, until_
+local function request(text, at) return match(text, '^\n(%d+) (%d+) (%d+) ([01])\n()', at) end
+local own, set, until_, fp, keep, takeover, texts, first, later, gained
 if status then
-  held = parse(claim)
-  set, until_ = string.match(time, '^(%d+) (%d+)$')
-  if not held or not until_ then return 'x' end
-  until_ = tonumber(until_)
-  if status ~= 'pending' and (not result or (status ~= 'success' and status ~= 'failed' and status ~= 'unknown')) then
-    return 'x'
+  local at, trace
+  own = sub(claim, 1, #ident) == ident
+  if own then
+    at = #ident + 1
+  else
+    local key
+    key, at = identity(claim)
+    if not at or key ~= identity(ident) then return 'x' end
   end
+  set, until_ = match(time, '^(%d+) (%d+)$')
+  fp, trace, keep, takeover, texts = request(claim, at)
+  if not until_ or not texts then return 'x' end
+  first, later, gained = match(claim, '^\n(%d+) (%d+) ([01])$', texts + fp + trace)
+  if not gained then return 'x' end
+  if status ~= 'pending' and ((status ~= 'success' and status ~= 'failed' and status ~= 'unknown')
+    or not call('HGET', name, 'result')) then return 'x' end
+  until_, keep = tonumber(until_), keep * 1000
 end
 `
 
-// luaWake tells the waiters of all processes that a claim has ended. A user
-// who may not publish makes them poll; the step stands either way. Redis hands
-// a message to every node of a Cluster, so no slot is involved.
+// luaClock reads the server's clock.
+const luaClock = `
+local t = call('TIME')
+local now = t[1] * 1000000 + t[2]
+`
+
+// luaWake tells the waiters of all processes that a claim has ended, on the
+// channel that they have left with their mark. A user who may not publish makes
+// them poll; the step stands either way. Redis hands a message to every node of
+// a Cluster, so no slot is involved.
 const luaWake = `
-local function wake(channel)
-  if waits then
-    redis.call('HDEL', name, 'wait')
-    redis.pcall('PUBLISH', channel, name)
-  end
+if waits then
+  call('HDEL', name, 'wait')
+  redis.pcall('PUBLISH', waits, name)
 end
 `
 
 // loadScript reads an entry.
 //
 //	KEYS[1]  name of the hash
-//	ARGV[1]  key
-//	ARGV[2]  1: mark a running claim, so that its end is published
+//	ARGV[1]  identity, of nobody
+//	ARGV[2]  channel on which to publish the end of a running claim, or empty
 //
 // Returns '-' (absent), 'e' with the entry, 'm' with a running claim that is
 // marked, 'l' with a lapsed claim, 'f', 'x'.
-var loadScript = redis.NewScript(luaRead + luaFinished + `
+var loadScript = redis.NewScript(luaRead + `
 if not status then return '-' end
-` + luaParse + `
-if held.key ~= ARGV[1] then return 'x' end
-local now = clock()
-if now >= until_ + held.keep then return '-' end
+local ident = ARGV[1]
+` + luaParse + luaClock + `
+if now >= until_ + keep then return '-' end
 local answer = 'l'
 if now < until_ then
   answer = 'e'
   -- A full server refuses the mark, and then the waiter polls.
-  if ARGV[2] == '1' and (waits or type(redis.pcall('HSET', name, 'wait', '1')) == 'number') then answer = 'm' end
+  if ARGV[2] ~= '' and (call('HGET', name, 'wait') == ARGV[2]
+    or type(redis.pcall('HSET', name, 'wait', ARGV[2])) == 'number') then answer = 'm' end
 end
-return answer .. 'pending ' .. time .. ' ' .. number(now) .. ' ' .. #claim .. '\n' .. claim
+return answer .. 'pending ' .. time .. format(' %.0f ', now) .. #claim .. '\n' .. claim
 `)
 
 // claimScript claims a key, or answers with what stands in the way.
 //
 //	KEYS[1]  name of the hash
-//	ARGV[1]  claim field up to and including takeover
-//	ARGV[2]  claim field from the key on
-//	ARGV[3]  lease
-//	ARGV[4]  keep
+//	ARGV[1]  claim field without what the server adds
+//	ARGV[2]  lease
+//	ARGV[3]  keep
 //
-// Returns 'c' with the new or renewed claim, 'e' with the entry, 'l' with a
-// lapsed claim, 'f', 'x'; an OOM error where the server is full.
-var claimScript = redis.NewScript(luaRead + luaFinished + luaParse + `
-local now = clock()
-local first, fence, gained = now, now, '0'
-local function answer(kind) return kind .. 'pending ' .. time .. ' ' .. number(now) .. ' ' .. #claim .. '\n' .. claim end
-if held then
-  local new = parse(ARGV[1] .. '0 0 0\n' .. ARGV[2])
-  if held.key ~= new.key then return 'x' end
-  if now < until_ + held.keep then
-    if held.owner == new.owner then
-      -- Sent again. It writes, or WAIT would have nothing to wait for.
-      time = set .. ' ' .. number(now + ARGV[3])
-      local ok = expire(now + ARGV[3] + held.keep)
-      if type(ok) == 'table' and ok.err then return ok end
-      redis.call('HSET', name, 'time', time)
-      return answer('c')
-    end
-    if now < until_ then return answer('e') end
-    if not (held.takeover and new.takeover and held.fingerprint == new.fingerprint) then return answer('l') end
-    first, gained = held.claimed, '1'
+// Returns 'n' with the time field of a new claim, 'c' with a claim that was
+// sent again or succeeds another, 'e' with the entry, 'l' with a lapsed claim,
+// 'f', 'x'; an OOM error where the server is full.
+var claimScript = redis.NewScript(luaRead + luaClock + `
+if not status then
+  time = format('%.0f %.0f', now, now + ARGV[2])
+  call('HSET', name, 'status', 'pending', 'time', time, 'claim', ARGV[1] .. '\n' .. match(time, '^%d+') .. ' 0 0')
+  local ok = expire(now + ARGV[2] + ARGV[3])
+  if type(ok) == 'table' then
+    -- Not permitted: nothing may stay without an expiry.
+    redis.pcall('DEL', name)
+    return ok
   end
-  fence = math.max(held.fence + 1, now)
+  return 'n' .. time
 end
-claim = ARGV[1] .. number(first) .. ' ' .. number(fence) .. ' ' .. gained .. '\n' .. ARGV[2]
-time = number(now) .. ' ' .. number(now + ARGV[3])
-redis.call('HSET', name, 'status', 'pending', 'time', time, 'claim', claim)
-local ok = expire(now + ARGV[3] + ARGV[4])
-if type(ok) == 'table' and ok.err then
-  -- Not permitted: nothing may stay without an expiry. What was there before has one.
-  if not held then redis.pcall('DEL', name) end
-  return ok
+local key, owner, start = match(ARGV[1], '^1 (%d+) (%d+)\n()')
+local ident = sub(ARGV[1], 1, start + key + owner - 1)
+` + luaParse + `
+local function answer(kind) return kind .. 'pending ' .. time .. format(' %.0f ', now) .. #claim .. '\n' .. claim end
+local since, taken = now, '0'
+if now < until_ + keep then
+  if own then
+    -- Sent again. It writes, or WAIT would have nothing to wait for.
+    local ok = expire(now + ARGV[2] + keep)
+    if type(ok) == 'table' then return ok end
+    time = set .. format(' %.0f', now + ARGV[2])
+    call('HSET', name, 'time', time)
+    return answer('c')
+  end
+  if now < until_ then return answer('e') end
+  local newfp, _, _, may, at = request(ARGV[1], #ident + 1)
+  if takeover == '0' or may == '0' or sub(claim, texts, texts + fp - 1) ~= sub(ARGV[1], at, at + newfp - 1) then
+    return answer('l')
+  end
+  since, taken = first + 0, '1'
 end
+local fence = math.max(first + later + 1, now)
+claim = ARGV[1] .. format('\n%.0f %.0f ', since, fence - since) .. taken
+time = format('%.0f %.0f', now, now + ARGV[2])
+call('HSET', name, 'status', 'pending', 'time', time, 'claim', claim)
+local ok = expire(now + ARGV[2] + ARGV[3])
+if type(ok) == 'table' then return ok end
 return answer('c')
 `)
 
 // renewScript starts a lease anew.
 //
 //	KEYS[1]  name of the hash
-//	ARGV[1]  key
-//	ARGV[2]  owner
-//	ARGV[3]  lease
+//	ARGV[1]  identity
+//	ARGV[2]  lease
 //
 // Returns '+' (renewed, or finished by this owner), '!' (lost), 'f', 'x'.
-var renewScript = redis.NewScript(luaRead + luaParse + `
-if not held then return '!' end
-if held.key ~= ARGV[1] then return 'x' end
-if held.owner ~= ARGV[2] then return '!' end
+var renewScript = redis.NewScript(luaOwn + luaParse + `
+if not own then return '!' end
 if status ~= 'pending' then return '+' end
-local now = clock()
-if now >= until_ + held.keep then return '!' end
-local ok = expire(now + ARGV[3] + held.keep)
-if type(ok) == 'table' and ok.err then return ok end
-redis.call('HSET', name, 'time', set .. ' ' .. number(now + ARGV[3]))
+` + luaClock + `
+if now >= until_ + keep then return '!' end
+local ok = expire(now + ARGV[2] + keep)
+if type(ok) == 'table' then return ok end
+call('HSET', name, 'time', set .. format(' %.0f', now + ARGV[2]))
 return '+'
 `)
 
 // completeScript records an outcome.
 //
 //	KEYS[1]  name of the hash
-//	ARGV[1]  claim field up to and including takeover, for an absent entry
-//	ARGV[2]  claim field from the key on, likewise
-//	ARGV[3]  status
-//	ARGV[4]  result
-//	ARGV[5]  retention
-//	ARGV[6]  channel of the waiters
-//	ARGV[7]  key
-//	ARGV[8]  owner
+//	ARGV[1]  identity
+//	ARGV[2]  status
+//	ARGV[3]  result
+//	ARGV[4]  retention
+//	ARGV[5]  fingerprint, for an absent entry
 //
 // Returns '+' (recorded, now or before), '!' (lost), 'f', 'x'.
-var completeScript = redis.NewScript(luaRead + luaParse + luaWake + `
-local now
-if held then
-  if held.key ~= ARGV[7] then return 'x' end
-  if status == 'pending' then now = clock() end
-  if now and now >= until_ + held.keep then
-    status = nil
-  elseif held.owner ~= ARGV[8] then
+var completeScript = redis.NewScript(luaOwn + luaParse + `
+if status and status ~= 'pending' then
+  if not own then return '!' end
+  if ARGV[2] == 'unknown' then return '+' end
+  if status ~= 'unknown' then
+    if status == ARGV[2] and call('HGET', name, 'result') == ARGV[3] then return '+' end
     return '!'
-  elseif status ~= 'pending' then
-    if ARGV[3] == 'unknown' then return '+' end
-    if status ~= 'unknown' then
-      if status == ARGV[3] and result == ARGV[4] then return '+' end
-      return '!'
-    end
   end
 end
-now = now or clock()
-time = number(now) .. ' ' .. number(now + ARGV[5])
-local ok = expire(now + ARGV[5])
-if type(ok) == 'table' and ok.err then return ok end
+` + luaClock + `
+if status == 'pending' then
+  if now >= until_ + keep then
+    status = nil
+  elseif not own then
+    return '!'
+  end
+end
+time = format('%.0f %.0f', now, now + ARGV[4])
+local ok = expire(now + ARGV[4])
+if type(ok) == 'table' then return ok end
 if status then
-  redis.call('HSET', name, 'status', ARGV[3], 'time', time, 'result', ARGV[4])
+  call('HSET', name, 'status', ARGV[2], 'time', time, 'result', ARGV[3])
 else
   local fence = now
-  if held then fence = math.max(held.fence + 1, now) end
-  claim = ARGV[1] .. number(now) .. ' ' .. number(fence) .. ' 0\n' .. ARGV[2]
-  redis.call('HSET', name, 'status', ARGV[3], 'time', time, 'claim', claim, 'result', ARGV[4])
-  expire(now + ARGV[5])
+  if first then fence = math.max(first + later + 1, now) end
+  claim = ident .. '\n' .. #ARGV[5] .. ' 0 0 0\n' .. ARGV[5] .. format('\n%.0f %.0f 0', now, fence - now)
+  call('HSET', name, 'status', ARGV[2], 'time', time, 'claim', claim, 'result', ARGV[3])
+  expire(now + ARGV[4])
 end
-wake(ARGV[6])
+` + luaWake + `
 return '+'
 `)
 
 // releaseScript frees a key.
 //
 //	KEYS[1]  name of the hash
-//	ARGV[1]  key
-//	ARGV[2]  owner
-//	ARGV[3]  channel of the waiters
+//	ARGV[1]  identity
 //
 // Returns '+' (free, or finished by this owner), '!' (lost), 'f', 'x'.
-var releaseScript = redis.NewScript(luaRead + luaParse + luaWake + `
-if not held then return '+' end
-if held.key ~= ARGV[1] then return 'x' end
-local now
-if status == 'pending' then
-  now = clock()
-  if now >= until_ + held.keep then return '+' end
-end
-if held.owner ~= ARGV[2] then return '!' end
+var releaseScript = redis.NewScript(luaOwn + luaParse + luaClock + `
+if not status or status == 'pending' and now >= until_ + keep then return '+' end
+if not own then return '!' end
 if status == 'success' or status == 'failed' then return '+' end
-if now and held.gained then
+if status == 'pending' and gained == '1' then
   -- The first owner's work may have happened.
-  if now < until_ then
-    local ok = expire(now + held.keep)
-    if type(ok) == 'table' and ok.err then return ok end
-    redis.call('HSET', name, 'time', set .. ' ' .. number(now))
-    wake(ARGV[3])
-  end
+  if now >= until_ then return '+' end
+  local ok = expire(now + keep)
+  if type(ok) == 'table' then return ok end
+  call('HSET', name, 'time', set .. format(' %.0f', now))
+` + luaWake + `
   return '+'
 end
-redis.call('DEL', name)
-if waits then redis.pcall('PUBLISH', ARGV[3], name) end
+call('DEL', name)
+if waits then redis.pcall('PUBLISH', waits, name) end
 return '+'
 `)
 
 // deleteScript removes a key whatever it holds.
 //
 //	KEYS[1]  name of the hash
-//	ARGV[1]  channel of the waiters
 //
 // Returns '+'.
 var deleteScript = redis.NewScript(`
 local waits = redis.pcall('HGET', KEYS[1], 'wait')
 redis.call('DEL', KEYS[1])
-if type(waits) == 'string' then redis.pcall('PUBLISH', ARGV[1], KEYS[1]) end
+if type(waits) == 'string' then redis.pcall('PUBLISH', waits, KEYS[1]) end
 return '+'
 `)

@@ -219,7 +219,7 @@ func TestC020_Unreadable(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, redistest.Shared(t).Addr)
 	ctx := t.Context()
-	const good = "1 1 1 1 1 3600000 0 1796073242973170 1796073242973170 0\nkaft"
+	const good = "1 1 1\nka\n1 1 3600000 0\nft\n1796073242973170 0 0"
 	at := fmt.Sprintf("%d %d", time.Now().UnixMicro(), time.Now().Add(time.Hour).UnixMicro())
 	for name, c := range map[string]struct {
 		fields []string
@@ -241,9 +241,15 @@ func TestC020_Unreadable(t *testing.T) {
 		"cut":                     {[]string{"status", "pending", "time", at, "claim", good[:len(good)-1]}, idempotent.ErrCorrupt},
 		"cut, finished":           {[]string{"status", "success", "time", at, "result", "r", "claim", good[:len(good)-1]}, idempotent.ErrCorrupt},
 		"too long":                {[]string{"status", "pending", "time", at, "claim", good + "x"}, idempotent.ErrCorrupt},
-		"another key":             {[]string{"status", "success", "time", at, "result", "r", "claim", strings.Replace(good, "kaft", "Kaft", 1)}, idempotent.ErrCorrupt},
-		"another key, pending":    {[]string{"status", "pending", "time", at, "claim", strings.Replace(good, "kaft", "Kaft", 1)}, idempotent.ErrCorrupt},
-		"another key, other text": {[]string{"status", "failed", "time", at, "result", "", "claim", strings.Replace(good, "kaft", "\n\n\n\n", 1)}, idempotent.ErrCorrupt},
+		"another key":             {[]string{"status", "success", "time", at, "result", "r", "claim", strings.Replace(good, "ka", "Ka", 1)}, idempotent.ErrCorrupt},
+		"another key, pending":    {[]string{"status", "pending", "time", at, "claim", strings.Replace(good, "ka", "Ka", 1)}, idempotent.ErrCorrupt},
+		"another key, other text": {[]string{"status", "failed", "time", at, "result", "", "claim", strings.NewReplacer("ka", "\n\n", "ft", "\n\n").Replace(good)}, idempotent.ErrCorrupt},
+		"another key, digest":     {[]string{"status", "pending", "time", at, "claim", strings.Replace(good, "1 1 1\nk", "1 17 1\n#AqpHT73Ec3xoEIf6", 1)}, idempotent.ErrCorrupt},
+		"key too short":           {[]string{"status", "pending", "time", at, "claim", strings.Replace(good, "\nk", "\n", 1)}, idempotent.ErrCorrupt},
+		"owner too long":          {[]string{"status", "pending", "time", at, "claim", strings.Replace(good, "ka", "kaa", 1)}, idempotent.ErrCorrupt},
+		"trace too long":          {[]string{"status", "pending", "time", at, "claim", strings.Replace(good, "ft", "ftt", 1)}, idempotent.ErrCorrupt},
+		"no first claim":          {[]string{"status", "pending", "time", at, "claim", strings.Replace(good, "1796073242973170 0", "0", 1)}, idempotent.ErrCorrupt},
+		"lengths beyond all":      {[]string{"status", "pending", "time", at, "claim", strings.Replace(good, "1 1 3", "18446744073709551616 9 3", 1)}, idempotent.ErrCorrupt},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
