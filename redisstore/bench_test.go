@@ -66,7 +66,6 @@ func BenchmarkRatio(b *testing.B) {
 			for b.Loop() {
 				for _, step := range steps {
 					took[step.name] = append(took[step.name], float64(benchRound(b, step.f, goroutines, rounds)))
-					cc[step.name] += clientCPU() - c0
 				}
 			}
 			b.ReportMetric(0, "ns/op")
@@ -137,8 +136,6 @@ func benchSteps(b testing.TB, s *redisstore.Store, client *redis.Client, prefix 
 func benchRound(b *testing.B, f func(context.Context) error, goroutines, n int) time.Duration {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if scratchBackground {
-		ctx = context.Background()
 	var done sync.WaitGroup
 	start := time.Now()
 	for range goroutines {
