@@ -18,10 +18,12 @@ func (lateTimer) Deadline() (time.Time, bool) { return time.Now().Add(-time.Micr
 func TestCallNamesTheDeadline(t *testing.T) {
 	t.Parallel()
 	timeout := func() (int, error) { return 0, os.ErrDeadlineExceeded }
-	_, err := call(lateTimer{t.Context()}, timeout)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	_, err = call(t.Context(), timeout)
-	require.Equal(t, os.ErrDeadlineExceeded, err, "the client's own time-out")
-	_, err = call(lateTimer{t.Context()}, func() (int, error) { return 1, nil })
-	require.NoError(t, err, "an answer is one")
+	for _, endsItself := range []bool{false, true} {
+		_, err := call(lateTimer{t.Context()}, endsItself, timeout)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = call(t.Context(), endsItself, timeout)
+		require.Equal(t, os.ErrDeadlineExceeded, err, "the client's own time-out")
+		_, err = call(lateTimer{t.Context()}, endsItself, func() (int, error) { return 1, nil })
+		require.NoError(t, err, "an answer is one")
+	}
 }

@@ -66,7 +66,7 @@ func (s *Store) Check(ctx context.Context) ([]Finding, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
-	servers, err := call(ctx, func() ([]*server, error) { return s.servers(ctx) })
+	servers, err := call(ctx, false, func() ([]*server, error) { return s.servers(ctx) })
 	if err != nil {
 		return nil, wrap("check", s.discreet("", err))
 	}
@@ -183,7 +183,7 @@ func (n *server) check(ctx context.Context, r *report) error {
 // no errors.
 func (n *server) settings(ctx context.Context) (map[string]string, error) {
 	set := map[string]string{}
-	info, err := call(ctx, func() (string, error) { return n.client.Info(ctx).Result() })
+	info, err := call(ctx, false, func() (string, error) { return n.client.Info(ctx).Result() })
 	if err != nil && !fromServer(err) {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (n *server) settings(ctx context.Context) (map[string]string, error) {
 	set["appendonly"] = map[string]string{"0": "no", "1": "yes"}[set["aof_enabled"]]
 	// One pattern a call: Redis takes several since 7.0 only.
 	for _, pattern := range []string{"maxmemory*", "append*", "no-appendfsync-on-rewrite"} {
-		config, err := call(ctx, func() (map[string]string, error) { return n.client.ConfigGet(ctx, pattern).Result() })
+		config, err := call(ctx, false, func() (map[string]string, error) { return n.client.ConfigGet(ctx, pattern).Result() })
 		if err != nil && !fromServer(err) {
 			return nil, err
 		}
@@ -355,7 +355,7 @@ func (n *server) permissions(ctx context.Context) ([]Finding, error) {
 	// direct sends one command and reports whether the user may run it. That it
 	// fails otherwise does not matter here.
 	direct := func(command, breaks string, args ...any) (bool, error) {
-		_, err := call(ctx, func() (any, error) { return n.client.Do(ctx, append([]any{command}, args...)...).Result() })
+		_, err := call(ctx, false, func() (any, error) { return n.client.Do(ctx, append([]any{command}, args...)...).Result() })
 		switch {
 		case err != nil && !fromServer(err):
 			return false, err
@@ -400,7 +400,7 @@ func (n *server) permissions(ctx context.Context) ([]Finding, error) {
 // inside tries the commands of the scripts.
 func (n *server) inside(ctx context.Context) ([]Finding, error) {
 	name := n.store.name(n.key)
-	text, err := call(ctx, func() (string, error) {
+	text, err := call(ctx, false, func() (string, error) {
 		return checkScript.Eval(ctx, n.client, []string{name}, n.store.channel).Text()
 	})
 	switch {
@@ -432,7 +432,7 @@ func (n *server) subscribe(ctx context.Context) ([]Finding, error) {
 		return nil, nil
 	}
 	sub := n.client.Subscribe(ctx)
-	_, err := call(ctx, func() (any, error) {
+	_, err := call(ctx, false, func() (any, error) {
 		if err := sub.Subscribe(ctx, n.store.channel); err != nil {
 			return nil, err
 		}

@@ -57,13 +57,14 @@ const readBound = 30 * time.Second
 // concurrent use. The errors of its methods keep Redis' own error in their
 // chain, and their text never shows a key.
 type Store struct {
-	client  redis.UniversalClient
-	prefix  string
-	channel string // on which completions tell who waits
-	acks    int    // replicas that must have a claim; 0: not asked
-	ackTime time.Duration
-	waits   *waits
-	closed  atomic.Bool
+	client   redis.UniversalClient
+	punctual bool // client ends what it does at the deadline of a context
+	prefix   string
+	channel  string // on which completions tell who waits
+	acks     int    // replicas that must have a claim; 0: not asked
+	ackTime  time.Duration
+	waits    *waits
+	closed   atomic.Bool
 }
 
 // Option changes a setting of [New].
@@ -120,8 +121,8 @@ func New(client redis.UniversalClient, opts ...Option) *Store {
 		panic("redisstore: New: the client is nil")
 	}
 	s := &Store{client: client, prefix: DefaultPrefix}
-	if c, ok := client.(*redis.Client); ok && c.Options().ReadTimeout <= 0 {
-		s.client = c.WithTimeout(readBound)
+	if c, ok := client.(*redis.Client); ok {
+		s.client, s.punctual = punctual(c), true
 	}
 	for _, opt := range opts {
 		opt(s)
@@ -136,6 +137,20 @@ func New(client redis.UniversalClient, opts ...Option) *Store {
 	s.channel = s.prefix + "ended"
 	s.waits = newWaits(s)
 	return s
+}
+
+// punctual returns c with reads and writes that end at the deadline of their
+// context. It shares c's connections and hooks; c stays as it is.
+func punctual(c *redis.Client) *redis.Client {
+	read, write := c.Options().ReadTimeout, c.Options().WriteTimeout
+	if read <= 0 {
+		read = readBound
+	}
+	c = c.WithTimeout(read)
+	// The options of the copy are its own. There is no other way to set this one
+	// on a client that exists.
+	c.Options().WriteTimeout, c.Options().ContextTimeoutEnabled = write, true
+	return c
 }
 
 // Close ends the subscription and every Wait, and returns when their
@@ -154,7 +169,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	if err := s.open(ctx); err != nil {
 		return err
 	}
-	_, err := call(ctx, func() (string, error) { return s.client.Ping(ctx).Result() })
+	_, err := call(ctx, s.endsItself(ctx), func() (string, error) { return s.client.Ping(ctx).Result() })
 	return s.explain("ping", "", err)
 }
 
@@ -264,28 +279,46 @@ func (s *Store) look(ctx context.Context, op, key string, watch bool) (look, err
 }
 
 // step runs a script that answers with a verdict alone.
-func (s *Store) step(ctx context.Context, op string, script *redis.Script, key string, args ...any) error {
+func (s *Store) step(ctx context.Context, op string, sc *script, key string, args ...any) error {
 	if err := s.open(ctx); err != nil {
 		return err
 	}
-	reply, err := s.run(ctx, op, script, key, args...)
+	reply, err := s.run(ctx, op, sc, key, args...)
 	if err != nil {
 		return err
 	}
 	return wrap(op, verdict(reply))
 }
 
-// run sends EVALSHA, and EVAL where the server does not have the script: after
-// a restart, a failover or SCRIPT FLUSH.
-func (s *Store) run(ctx context.Context, op string, script *redis.Script, key string, args ...any) (string, error) {
+// run sends a script.
+func (s *Store) run(ctx context.Context, op string, sc *script, key string, args ...any) (string, error) {
 	name := s.name(key)
-	reply, err := call(ctx, func() (string, error) {
-		if s.acks > 0 && op == "claim" {
+	reply, err := call(ctx, s.endsItself(ctx), func() (string, error) {
+		if s.acks > 0 && sc == claimScript {
 			return s.claimAcknowledged(ctx, name, args)
 		}
-		return script.Run(ctx, s.client, []string{name}, args...).Text()
+		return eval(ctx, s.client, sc, name, args)
 	})
 	return reply, s.explain(op, key, err)
+}
+
+// processor is a client, or one connection of it.
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// eval sends EVALSHA, and EVAL where the server does not have the script: after
+// a restart, a failover or SCRIPT FLUSH. It reads the answer as the text that it
+// is, which [redis.Script] does not.
+func eval(ctx context.Context, to processor, sc *script, name string, args []any) (string, error) {
+	words := append(append(make([]any, 0, 9), "evalsha", sc.hash, 1, name), args...)
+	cmd := redis.NewStringCmd(ctx, words...)
+	err := to.Process(ctx, cmd)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = redis.NewStringCmd(ctx, append([]any{"eval", sc.source}, words[2:]...)...)
+		err = to.Process(ctx, cmd)
+	}
+	return cmd.Val(), err
 }
 
 // claimAcknowledged claims and then waits for replicas. WAIT speaks of what
@@ -297,7 +330,7 @@ func (s *Store) claimAcknowledged(ctx context.Context, name string, args []any) 
 	}
 	conn := node.Conn()
 	defer func() { _ = conn.Close() }()
-	reply, err := claimScript.Run(ctx, conn, []string{name}, args...).Text()
+	reply, err := eval(ctx, conn, claimScript, name, args)
 	if _, moved := redis.IsMovedError(err); moved {
 		// The client knows nothing of what is sent on one connection, and
 		// would hand out the wrong node for up to a minute.
@@ -330,14 +363,28 @@ func (s *Store) node(ctx context.Context, name string) (*redis.Client, error) {
 	}
 }
 
-// call returns what f returns, or ctx's error as soon as ctx ends. go-redis
-// looks at a context before it sends and, where ContextTimeoutEnabled is set,
-// at its deadline; a read that has begun ends by the socket's time-out alone.
-// So f gets a goroutine of its own where ctx can end. That costs about a
-// microsecond, against tens for the round trip.
-func call[T any](ctx context.Context, f func() (T, error)) (T, error) {
-	if ctx.Done() == nil {
-		return f()
+// endsItself reports whether the client ends by itself what it does under ctx.
+func (s *Store) endsItself(ctx context.Context) bool {
+	_, dated := ctx.Deadline()
+	return dated && s.punctual
+}
+
+// undated is a context that hides its deadline. A call under it returns as soon
+// as it is cancelled.
+type undated struct{ context.Context }
+
+func (undated) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
+// call returns what f returns, or ctx's error when ctx ends. Where f does not
+// end by itself it gets a goroutine of its own: go-redis looks at a context
+// before it sends and, where that is set, at its deadline; a read that has begun
+// ends by the socket's time-out alone. Handing over and back wakes an idle
+// processor twice, which can cost as much as the command, so it is done only
+// where it must be.
+func call[T any](ctx context.Context, endsItself bool, f func() (T, error)) (T, error) {
+	if endsItself || ctx.Done() == nil {
+		value, err := f()
+		return value, because(ctx, err)
 	}
 	type result struct {
 		value T
@@ -350,14 +397,19 @@ func call[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	}()
 	select {
 	case r := <-done:
-		if r.err != nil && !fromServer(r.err) {
-			r.err = cmp.Or(ended(ctx), r.err)
-		}
-		return r.value, r.err
+		return r.value, because(ctx, r.err)
 	case <-ctx.Done():
 		var none T
 		return none, ctx.Err()
 	}
+}
+
+// because returns why ctx has ended in the place of a failure that came of it.
+func because(ctx context.Context, err error) error {
+	if err == nil || fromServer(err) {
+		return err
+	}
+	return cmp.Or(ended(ctx), err)
 }
 
 // ended returns why ctx has ended, or nil. A client that has given the deadline

@@ -98,14 +98,14 @@ func TestC034_Commands(t *testing.T) {
 		step   func() error
 		inside []string
 	}{
-		{"fresh claim", func() error { _, _, err := s.Claim(ctx, "k", claim("a")); return err }, []string{"hmget", "exists", "time", "hset", "pexpireat"}},
-		{"in flight", func() error { _, _, err := s.Claim(ctx, "k", claim("b")); return err }, []string{"hmget", "time"}},
-		{"load in flight", func() error { _, _, err := s.Load(ctx, "k"); return err }, []string{"hmget", "time"}},
+		{"fresh claim", func() error { _, _, err := s.Claim(ctx, "k", claim("a")); return err }, []string{"exists", "time", "hset", "pexpireat"}},
+		{"in flight", func() error { _, _, err := s.Claim(ctx, "k", claim("b")); return err }, []string{"exists", "hmget", "time"}},
+		{"load in flight", func() error { _, _, err := s.Load(ctx, "k"); return err }, []string{"exists", "hmget", "time"}},
 		{"renewal", func() error { return s.Renew(ctx, "k", "a", time.Minute) }, []string{"hmget", "time", "pexpireat", "hset"}},
 		{"completion", func() error { return s.Complete(ctx, "k", "a", success("r")) }, []string{"hmget", "time", "pexpireat", "hset"}},
-		{"replay", func() error { _, _, err := s.Claim(ctx, "k", claim("b")); return err }, []string{"hmget"}},
-		{"load", func() error { _, _, err := s.Load(ctx, "k"); return err }, []string{"hmget"}},
-		{"wait for nothing", func() error { _, _, err := s.Wait(ctx, "k"); return err }, []string{"hmget"}},
+		{"replay", func() error { _, _, err := s.Claim(ctx, "k", claim("b")); return err }, []string{"exists", "hmget"}},
+		{"load", func() error { _, _, err := s.Load(ctx, "k"); return err }, []string{"exists", "hmget"}},
+		{"wait for nothing", func() error { _, _, err := s.Wait(ctx, "k"); return err }, []string{"exists", "hmget"}},
 		{"delete", func() error { return s.Delete(ctx, "k") }, []string{"hget", "del"}},
 	} {
 		require.NoError(t, c.step(), c.name)

@@ -216,7 +216,8 @@ func (w *waits) present(t *target) (who []waiter, subscribed bool) {
 func (w *waits) lookAt(ctx context.Context, t *target, mark bool) (look, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	return w.store.look(ctx, "wait", t.key, mark)
+	// Close waits for this look: it must end when it is cancelled.
+	return w.store.look(undated{ctx}, "wait", t.key, mark)
 }
 
 // answer tells those present, and reports whether the target has ended.
@@ -286,7 +287,7 @@ func (w *waits) subscribe(ctx context.Context) {
 // hide that the user may not subscribe.
 func (w *waits) session(ctx context.Context) (confirmed bool, err error) {
 	sub := w.store.client.Subscribe(ctx)
-	confirmed, err = call(ctx, func() (bool, error) { return w.receive(ctx, sub) })
+	confirmed, err = call(ctx, false, func() (bool, error) { return w.receive(ctx, sub) })
 	// A receiver that was left behind ends by this. It may hold the lock that
 	// Close takes, while it dials: nobody waits for it.
 	go func() { _ = sub.Close() }()
