@@ -77,32 +77,32 @@ if status or claim or call('EXISTS', name) == 1 then
 end
 `
 
+// The lines of a claim field, as patterns (record.go).
+const (
+	luaIdentity = `'^1 (%d+) (%d+)\n()'`
+	luaRequest  = `'^\n(%d+) (%d+) (%d+) ([01])\n()'`
+	luaAdded    = `'^\n(%d+) (%d+) ([01])$'`
+)
+
 // luaParse takes the record apart where there is one. ident is the identity of
 // who asks: how the claim field begins when it is his, which own says. Where the
-// key is absent everything stays nil.
+// key is absent everything stays nil. The server's line is at last.
 const luaParse = `
-local function identity(text)
-  local k, o, p = match(text, '^1 (%d+) (%d+)\n()')
-  if p then return sub(text, p, p + k - 1), p + k + o end
-end
-local function request(text, at) return match(text, '^\n(%d+) (%d+) (%d+) ([01])\n()', at) end
 local own, set, until_, fp, keep, takeover, texts, last
-local function added() return match(claim, '(%d+) (%d+) [01]$', last) end
 if status then
-  local at, trace
+  local at, trace = #ident + 1, nil
   own = sub(claim, 1, #ident) == ident
-  if own then
-    at = #ident + 1
-  else
-    local key
-    key, at = identity(claim)
-    if not at or key ~= identity(ident) then return 'x' end
+  if not own then
+    local k, o, p = match(claim, ` + luaIdentity + `)
+    local mine, _, from = match(ident, ` + luaIdentity + `)
+    if not p or sub(claim, p, p + k - 1) ~= sub(ident, from, from + mine - 1) then return 'x' end
+    at = p + k + o
   end
   set, until_ = match(time, '^(%d+) (%d+)$')
-  fp, trace, keep, takeover, texts = request(claim, at)
+  fp, trace, keep, takeover, texts = match(claim, ` + luaRequest + `, at)
   if not until_ or not texts then return 'x' end
   last = texts + fp + trace
-  if not find(claim, '^\n%d+ %d+ [01]$', last) then return 'x' end
+  if not find(claim, ` + luaAdded + `, last) then return 'x' end
   if status ~= 'pending' and ((status ~= 'success' and status ~= 'failed' and status ~= 'unknown')
     or not call('HGET', name, 'result')) then return 'x' end
   until_, keep = tonumber(until_), keep * 1000
@@ -172,11 +172,11 @@ if not status then
   end
   return 'n' .. time
 end
-local key, owner, start = match(ARGV[1], '^1 (%d+) (%d+)\n()')
+local key, owner, start = match(ARGV[1], ` + luaIdentity + `)
 local ident = sub(ARGV[1], 1, start + key + owner - 1)
 ` + luaParse + `
 local function answer(kind) return kind .. 'pending ' .. time .. ' ' .. text(now, 16) .. ' ' .. #claim .. '\n' .. claim end
-local first, later = added()
+local first, later = match(claim, ` + luaAdded + `, last)
 local since, taken = now, '0'
 if now < until_ + keep then
   if own then
@@ -188,7 +188,7 @@ if now < until_ + keep then
     return answer('c')
   end
   if now < until_ then return answer('e') end
-  local newfp, _, _, may, at = request(ARGV[1], #ident + 1)
+  local newfp, _, _, may, at = match(ARGV[1], ` + luaRequest + `, #ident + 1)
   if takeover == '0' or may == '0' or sub(claim, texts, texts + fp - 1) ~= sub(ARGV[1], at, at + newfp - 1) then
     return answer('l')
   end
@@ -256,7 +256,7 @@ if status then
 else
   local fence = now
   if own ~= nil then
-    local first, later = added()
+    local first, later = match(claim, ` + luaAdded + `, last)
     fence = math.max(first + later + 1, now)
   end
   claim = ident .. '\n' .. #ARGV[5] .. ' 0 0 0\n' .. ARGV[5] .. format('\n%.0f %.0f 0', now, fence - now)
