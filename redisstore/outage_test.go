@@ -135,6 +135,26 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// Close ends the look that a wait has sent to a server that does not answer,
+// although the look has a deadline.
+func TestCloseEndsALook(t *testing.T) {
+	t.Parallel()
+	relay := redistest.NewRelay(t, redistest.Shared(t).Addr)
+	s := redisstore.New(newClient(t, relay.Addr), redisstore.WithPrefix(newPrefix()))
+	require.NoError(t, s.Ping(t.Context()))
+	relay.Stall()
+	waited := make(chan error, 1)
+	go func() {
+		_, _, err := s.Wait(t.Context(), "k")
+		waited <- err
+	}()
+	redistest.Eventually(t, "the look is on its way", func() bool { return strings.Contains(stacks(), "redisstore.call[") })
+	start := time.Now()
+	require.NoError(t, s.Close())
+	require.Less(t, time.Since(start), 2*time.Second, "a look may take five")
+	require.ErrorIs(t, <-waited, idempotent.ErrClosed)
+}
+
 // The calls whose callers have left end with the client's own time-out, and
 // Close ends everything else.
 func TestNoGoroutineStays(t *testing.T) {

@@ -90,13 +90,20 @@ func statusWord(o idempotent.Outcome) string {
 	return string(o.Status)
 }
 
-// carried returns key as an entry carries it.
-func carried(key string) string {
+// appendCarried appends key as an entry carries it.
+func appendCarried(b []byte, key string) []byte {
 	if len(key) <= keyLongest && !strings.HasPrefix(key, "#") {
-		return key
+		return append(b, key...)
 	}
-	sum := sha256.Sum256([]byte(key))
-	return "#" + base64.RawURLEncoding.EncodeToString(sum[:keyDigest*6/8])
+	var room [512]byte
+	sum := sha256.Sum256(append(room[:0], key...))
+	return base64.RawURLEncoding.AppendEncode(append(b, '#'), sum[:keyDigest*6/8])
+}
+
+// carries reports whether text is what an entry of key carries.
+func carries(text, key string) bool {
+	var room [64]byte
+	return text == string(appendCarried(room[:0], key))
 }
 
 // identity returns how the claim field of owner's claim of key begins.
@@ -106,7 +113,8 @@ func identity(key, owner string) string {
 }
 
 func appendIdentity(b []byte, key, owner string) []byte {
-	text := carried(key)
+	var room [64]byte
+	text := appendCarried(room[:0], key)
 	b = append(strconv.AppendInt(b, format, 10), ' ')
 	b = append(strconv.AppendInt(b, int64(len(text)), 10), ' ')
 	b = append(strconv.AppendInt(b, int64(len(owner)), 10), '\n')
@@ -192,7 +200,7 @@ func decodeLook(key, reply string) (look, error) {
 	if !ok {
 		return look{}, errLayout
 	}
-	if h.key != carried(key) {
+	if !carries(h.key, key) {
 		return look{}, fmt.Errorf("%w: the hash carries another key", idempotent.ErrCorrupt)
 	}
 	l := look{found: true, claimed: kind == answerClaimed, marked: kind == answerMarked, entry: idempotent.Entry{

@@ -148,6 +148,7 @@ func TestDecodeNew(t *testing.T) {
 // former is one of the latter.
 func TestCarried(t *testing.T) {
 	t.Parallel()
+	carried := func(key string) string { return string(appendCarried(nil, key)) }
 	short := strings.Repeat("k", keyLongest)
 	require.Equal(t, short, carried(short))
 	long := carried(short + "k")
@@ -159,11 +160,11 @@ func TestCarried(t *testing.T) {
 
 func TestMillis(t *testing.T) {
 	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		time.Millisecond:                             "1000",
-		time.Millisecond + 1:                         "2000",
-		1500*time.Millisecond + 500*time.Microsecond: "1501000",
-		1<<63 - 1: "3153600000000000",
+	for d, want := range map[time.Duration]int64{
+		time.Millisecond:                             1000,
+		time.Millisecond + 1:                         2000,
+		1500*time.Millisecond + 500*time.Microsecond: 1501000,
+		1<<63 - 1: 3153600000000000,
 	} {
 		require.Equal(t, want, micros(d), d)
 	}

@@ -28,7 +28,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -105,9 +104,12 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // client, and with [WithReplicas] on a client that is none of *redis.Client,
 // *redis.ClusterClient and *redis.Ring.
 //
-// A call returns when its context ends, whatever the time-outs of the client;
-// what it had sent may still be carried out. The goroutine and the connection
-// that waited for the answer are free at the client's ReadTimeout, or after 30
+// A call returns at its context's deadline, whatever the time-outs of the client,
+// and what it had sent may still be carried out. A call whose context is
+// cancelled before that returns at once, but for one: on a *redis.Client a
+// context with a deadline ends a call that has been sent by its deadline alone,
+// and no goroutine is started for it. Elsewhere the goroutine and the connection
+// that waited for an answer are free at the client's ReadTimeout, or after 30
 // seconds where a *redis.Client has none. A Cluster or Ring client without one
 // needs ContextTimeoutEnabled instead. Hooks must be added to client before New.
 //
@@ -314,7 +316,7 @@ func eval(ctx context.Context, to processor, sc *script, name string, args []any
 	words := append(append(make([]any, 0, 9), "evalsha", sc.hash, 1, name), args...)
 	cmd := redis.NewStringCmd(ctx, words...)
 	err := to.Process(ctx, cmd)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		cmd = redis.NewStringCmd(ctx, append([]any{"eval", sc.source}, words[2:]...)...)
 		err = to.Process(ctx, cmd)
 	}
@@ -432,9 +434,7 @@ const longest = 100 * 365 * 24 * time.Hour
 // micros returns d in microseconds, rounded up to a whole millisecond: Redis
 // expires by milliseconds, and an entry may live longer than asked, not
 // shorter.
-func micros(d time.Duration) string {
-	return strconv.FormatInt(millis(d)*1000, 10)
-}
+func micros(d time.Duration) int64 { return millis(d) * 1000 }
 
 func millis(d time.Duration) int64 {
 	d = min(d, longest)

@@ -99,6 +99,12 @@ func TestC034_Commands(t *testing.T) {
 		inside []string
 	}{
 		{"fresh claim", func() error { _, _, err := s.Claim(ctx, "k", claim("a")); return err }, []string{"exists", "time", "hset", "pexpireat"}},
+		{"mismatch in flight", func() error {
+			c := claim("b")
+			c.Fingerprint = "another"
+			_, _, err := s.Claim(ctx, "k", c)
+			return err
+		}, []string{"exists", "hmget", "time"}},
 		{"in flight", func() error { _, _, err := s.Claim(ctx, "k", claim("b")); return err }, []string{"exists", "hmget", "time"}},
 		{"load in flight", func() error { _, _, err := s.Load(ctx, "k"); return err }, []string{"exists", "hmget", "time"}},
 		{"renewal", func() error { return s.Renew(ctx, "k", "a", time.Minute) }, []string{"hmget", "time", "pexpireat", "hset"}},
