@@ -176,3 +176,68 @@ func BenchmarkStore(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkWake measures P15: when a hundred waiters of a key have its outcome,
+// counted from the beginning of the completion, with Wait and with a look every
+// ten milliseconds:
+//
+//	go test -run '^$' -bench Wake -benchtime 20x ./redisstore
+func BenchmarkWake(b *testing.B) {
+	const waiters, pause = 100, 10 * time.Millisecond
+	s, client, prefix := onServer(b)
+	ctx := b.Context()
+	poll := func(key string) error {
+		for timer := time.NewTicker(pause); ; <-timer.C {
+			e, _, err := s.Load(ctx, key)
+			if err != nil || e.Status != idempotent.Pending {
+				timer.Stop()
+				return err
+			}
+		}
+	}
+	wait := func(key string) error { _, _, err := s.Wait(ctx, key); return err }
+	var next int64
+	round := func(await func(string) error, ready func(key string) bool) (call time.Duration, took []time.Duration) {
+		next++
+		key := benchKeyOf(next)
+		_, _, err := s.Claim(ctx, key, benchClaim)
+		require.NoError(b, err)
+		ended := make(chan time.Time, waiters)
+		var began, done sync.WaitGroup
+		began.Add(waiters)
+		for range waiters {
+			done.Go(func() {
+				began.Done()
+				if err := await(key); err != nil {
+					b.Error(err)
+				}
+				ended <- time.Now()
+			})
+		}
+		began.Wait()
+		redistest.Eventually(b, "all wait", func() bool { return ready(key) })
+		start := time.Now()
+		require.NoError(b, s.Complete(ctx, key, benchClaim.Owner, benchOutcome))
+		call = time.Since(start)
+		done.Wait()
+		for range waiters {
+			took = append(took, (<-ended).Sub(start))
+		}
+		return call, took
+	}
+	var calls, woken, polled []time.Duration
+	for b.Loop() {
+		call, took := round(wait, func(key string) bool {
+			return s.Waiting() == waiters && client.HExists(ctx, prefix+key, "wait").Val()
+		})
+		calls, woken = append(calls, call), append(woken, took...)
+		_, took = round(poll, func(string) bool { return true })
+		polled = append(polled, took...)
+	}
+	p99 := func(d []time.Duration) time.Duration { slices.Sort(d); return d[len(d)*99/100] }
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(median(woken)-median(calls))/1e6, "ms/median-call")
+	b.ReportMetric(float64(median(calls))/1e6, "ms/call")
+	b.ReportMetric(float64(p99(woken))/1e6, "ms/p99")
+	b.ReportMetric(float64(p99(polled))/1e6, "ms/p99-polling")
+}
