@@ -118,6 +118,10 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // says otherwise. Until then the keys of that primary are refused.
 //
 // On a *redis.Ring waiters are not notified: they poll.
+//
+// A *redis.AutoPipeliner, which go-redis calls experimental, is a client too: what
+// the AutoPipeline method of another one returns. Calls that are made at the same
+// time then share round trips; a lone call gains nothing.
 func New(client redis.UniversalClient, opts ...Option) *Store {
 	if v := reflect.ValueOf(client); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		panic("redisstore: New: the client is nil")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/internal/redistest"
@@ -53,6 +54,13 @@ func TestC016_C036_C050_Store(t *testing.T) {
 	t.Run("server", func(t *testing.T) {
 		t.Parallel()
 		client := newClient(t, redistest.Shared(t).Addr)
+		storetest.Run(t, func(t *testing.T) storetest.Harness { return harness(t, client) })
+	})
+	t.Run("auto-pipelining", func(t *testing.T) {
+		t.Parallel()
+		client, err := newClient(t, redistest.Shared(t).Addr).AutoPipeline()
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = client.Close() })
 		storetest.Run(t, func(t *testing.T) storetest.Harness { return harness(t, client) })
 	})
 	t.Run("C036 cluster", func(t *testing.T) {
