@@ -32,8 +32,8 @@ func times(short, long_ int) int {
 
 // The requests of a till as they pass the relay: EVALSHA, or EVAL where the
 // script is not known, with as many words as the script has arguments.
-func isClaim(request []byte) bool    { return isScript(request, 4) }
-func isComplete(request []byte) bool { return isScript(request, 8) }
+func isClaim(request []byte) bool    { return isScript(request, 3) }
+func isComplete(request []byte) bool { return isScript(request, 5) }
 
 func isScript(request []byte, arguments int) bool {
 	words := fmt.Sprintf("*%d\r\n", 4+arguments) // command, script, 1, name of the hash
