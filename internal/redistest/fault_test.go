@@ -73,7 +73,7 @@ func TestServer_NoOrphans(t *testing.T) {
 	Require(t)
 	const env = "REDISTEST_ORPHAN"
 	if os.Getenv(env) == "1" {
-		s, err := start("0", nil)
+		s, err := start("", "0", nil)
 		if err != nil {
 			panic(err)
 		}

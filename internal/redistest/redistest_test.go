@@ -38,7 +38,7 @@ func TestServer(t *testing.T) {
 	require.Error(t, err, "stopped with its test")
 	_, err = os.Stat(s.dir)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = start("0", []string{"--no-such-setting", "1"})
+	_, err = start("", "0", []string{"--no-such-setting", "1"})
 	require.ErrorContains(t, err, "redistest: redis-server ended")
 }
 
@@ -48,7 +48,7 @@ func TestPortTaken(t *testing.T) {
 	t.Parallel()
 	_, port, err := net.SplitHostPort(Start(t).Addr)
 	require.NoError(t, err)
-	_, err = startOnce(port, nil)
+	_, err = startOnce("", port, nil)
 	require.ErrorContains(t, err, "redistest: redis-server ended")
 }
 

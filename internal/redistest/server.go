@@ -5,6 +5,7 @@ package redistest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -29,11 +30,12 @@ const patience = 10 * time.Second
 type Server struct {
 	Addr string // host:port
 
-	cmd    *exec.Cmd
-	config []string
-	dir    string
-	output bytes.Buffer
-	exited chan struct{}
+	program string // "" for the redis-server that is installed
+	cmd     *exec.Cmd
+	config  []string
+	dir     string
+	output  bytes.Buffer
+	exited  chan struct{}
 }
 
 // Installed reports whether there is a redis-server to start.
@@ -59,12 +61,19 @@ func Require(t testing.TB) {
 func Start(t testing.TB, config ...string) *Server {
 	t.Helper()
 	Require(t)
-	s, err := start("0", config)
+	s, err := start("", "0", config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
 	return s
+}
+
+// Launch starts a server for a program that is no test, from the executable at
+// program, or the installed one where that is "". The caller must call
+// [Server.Stop]; on Linux the server also ends with the program.
+func Launch(program string, config ...string) (*Server, error) {
+	return start(program, "0", config)
 }
 
 // StartCluster starts a one-node Cluster that owns every slot.
@@ -86,7 +95,7 @@ func (s *Server) Restart(t testing.TB, config ...string) {
 	t.Helper()
 	s.Stop()
 	_, port, _ := net.SplitHostPort(s.Addr)
-	n, err := start(port, config)
+	n, err := start(s.program, port, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +116,7 @@ func Shared(t testing.TB) *Server {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.server == nil {
-		s, err := start("0", nil)
+		s, err := start("", "0", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,22 +198,23 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 
 // start starts a server at port, "0" for a free one. Somebody else may take a
 // free port before the server does; then another one is tried.
-func start(port string, config []string) (*Server, error) {
+func start(program, port string, config []string) (*Server, error) {
 	var err error
 	for range 5 {
 		var s *Server
-		if s, err = startOnce(port, config); err == nil {
+		if s, err = startOnce(program, port, config); err == nil {
 			return s, nil
 		}
 	}
 	return nil, err
 }
 
-func startOnce(port string, config []string) (*Server, error) {
+func startOnce(program, port string, config []string) (*Server, error) {
 	s, err := newServer(port, config)
 	if err != nil {
 		return nil, err
 	}
+	s.program = program
 	if err := s.launch(); err != nil {
 		_ = os.RemoveAll(s.dir)
 		return nil, err
@@ -244,7 +254,7 @@ func (s *Server) launch() error {
 	}
 	s.output.Reset()
 	s.exited = make(chan struct{})
-	s.cmd = exec.Command("redis-server", args...)
+	s.cmd = exec.Command(cmp.Or(s.program, "redis-server"), args...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
 	EndWithParent(s.cmd)
 	if err := s.cmd.Start(); err != nil {
