@@ -14,9 +14,10 @@ func Guarded(op func() string) *App {
 	return GuardedBy(s, op, func() { _ = s.Close() })
 }
 
-// GuardedBy is Guarded over another store, which end closes.
-func GuardedBy(s idempotent.Store, op func() string, end func()) *App {
-	protect := idempotent.New(s).Middleware(Principal, idempotent.WithFingerprint(idempotent.RawBody))
+// GuardedBy is Guarded over another store, which end closes, and with further
+// options.
+func GuardedBy(s idempotent.Store, op func() string, end func(), opts ...idempotent.HTTPOption) *App {
+	protect := idempotent.New(s).Middleware(Principal, append([]idempotent.HTTPOption{idempotent.WithFingerprint(idempotent.RawBody)}, opts...)...)
 	return netHTTP(protect(orders(op)), end)
 }
 

@@ -56,9 +56,14 @@ func (b *bench) names(n int) []string {
 	names := make([]string, n)
 	for i := range names {
 		b.made++
-		names[i] = fmt.Sprintf("POST:/api/v1/orders:tenant-0042~user-000001234567:018f7a3e-5b1c-7c3d-9e2a-%012d", b.made)
+		names[i] = nameOf(b.made)
 	}
 	return names
+}
+
+// nameOf returns the store name of a number: as long as one usually is.
+func nameOf(n int) string {
+	return fmt.Sprintf("POST:/api/v1/orders:tenant-0042~user-000001234567:018f7a3e-5b1c-7c3d-9e2a-%012d", n)
 }
 
 // keys returns n client keys that nobody has used.

@@ -49,13 +49,20 @@ type added struct {
 	bare               measure.Samples // net/http without a layer
 }
 
-// addedBy measures the apps in turns. Their stores are as they come: ours
-// bounded at 10,000 entries, the others not at all.
-func addedBy(b *bench, goroutines int, keys func() []string) (added, error) {
+// addedBy measures the apps in turns, after each has answered the recorded
+// keys. Their stores are as they come: ours bounded at 10,000 entries, the
+// others not at all.
+func addedBy(b *bench, goroutines int, recorded []string, keys func() []string) (added, error) {
 	apps := []*peer.App{peer.Bare(work), peer.Guarded(work), peer.FiberBare(work), peer.Fiber(work), peer.PlainMemory(work)}
 	var sides []measure.Side
 	for i, app := range apps {
 		defer app.Close()
+		c := app.Client()
+		for _, key := range recorded {
+			if err := expect(c, key); err != nil {
+				return added{}, err
+			}
+		}
 		sides = append(sides, measure.Side{
 			Name: []string{"bare", "guarded", "fiber, bare", "fiber", "plain middleware"}[i],
 			Run:  driven(app, goroutines, keys),
@@ -81,11 +88,11 @@ func middlewareReplay(b *bench) (outcome, error) {
 	for len(replays) < cap(replays) {
 		replays = append(replays, keys...)
 	}
-	serial, err := addedBy(b, 1, func() []string { return replays })
+	serial, err := addedBy(b, 1, keys, func() []string { return replays })
 	if err != nil {
 		return outcome{}, err
 	}
-	parallel, err := addedBy(b, workers(), func() []string { return replays })
+	parallel, err := addedBy(b, workers(), keys, func() []string { return replays })
 	if err != nil {
 		return outcome{}, err
 	}
@@ -107,11 +114,11 @@ func middlewareReplay(b *bench) (outcome, error) {
 // middlewareFresh is P8.
 func middlewareFresh(b *bench) (outcome, error) {
 	n := b.size(30_000, 2000)
-	serial, err := addedBy(b, 1, func() []string { return b.keys(n) })
+	serial, err := addedBy(b, 1, nil, func() []string { return b.keys(n) })
 	if err != nil {
 		return outcome{}, err
 	}
-	parallel, err := addedBy(b, workers(), func() []string { return b.keys(n) })
+	parallel, err := addedBy(b, workers(), nil, func() []string { return b.keys(n) })
 	if err != nil {
 		return outcome{}, err
 	}

@@ -348,7 +348,7 @@ func memoryBytes(b *bench) (outcome, error) {
 	}
 	key := len(b.names(1)[0])
 	o.checks = []check{{got: perEntry - float64(key), limit: 300, unit: " B"}}
-	o.note("%s entries of %d B keys; owner and fingerprint, %d B an entry, are in the figure", thousands(n), key, len(owner)+len(fingerprint))
+	o.note("%s entries with keys of %d B; owner and fingerprint, %d B an entry, are in the figure", thousands(n), key, len(owner)+len(fingerprint))
 	return o, nil
 }
 

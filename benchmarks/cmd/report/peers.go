@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/idempotent-go/idempotent/benchmarks/measure"
+	"github.com/idempotent-go/idempotent/benchmarks/peer"
+)
+
+// compared is one line of the table of peers.
+type compared struct {
+	peer.Kind
+	verdict       peer.Verdict
+	err           error
+	fresh, replay measure.Samples // nanoseconds a call
+}
+
+// peers checks every peer, and then times those that could be opened: fresh
+// keys and replays, from as many goroutines as there are processors, or from
+// 64 where the peer talks to a server.
+func peers(b *bench) ([]compared, error) {
+	var all []compared
+	for _, kind := range peer.Kinds() {
+		if kind.Redis && b.server == nil {
+			continue
+		}
+		c := compared{Kind: kind}
+		addr := ""
+		if kind.Redis {
+			addr = b.server.Addr
+			client, err := b.client()
+			if err != nil {
+				return nil, err
+			}
+			_ = client.Close()
+		}
+		b.progress("peers: checking %s", kind.Name)
+		c.verdict, c.err = peer.Check(b.ctx, kind, addr)
+		all = append(all, c)
+	}
+	for _, redis := range []bool{false, true} {
+		if err := timePeers(b, all, redis); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// timePeers times those that need a server or those that do not, in turns.
+func timePeers(b *bench, all []compared, redis bool) error {
+	goroutines, n, recorded := workers(), b.size(20_000, 1000), b.keys(1000)
+	addr := ""
+	if redis {
+		goroutines, n = 64, b.size(6000, 640)
+		if b.server == nil {
+			return nil
+		}
+		addr = b.server.Addr
+		client, err := b.client()
+		if err != nil {
+			return err
+		}
+		_ = client.Close()
+	}
+	var sides []measure.Side
+	var timed []*compared
+	for i := range all {
+		c := &all[i]
+		if c.Redis != redis || c.err != nil {
+			continue
+		}
+		fresh, err := c.Open(work, addr)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.Name, err)
+		}
+		defer func() { _ = fresh.Close() }()
+		replays, err := c.Open(work, addr)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.Name, err)
+		}
+		defer func() { _ = replays.Close() }()
+		for _, key := range recorded {
+			if _, err := replays.Do(b.ctx, "replay:"+key, fingerprint); err != nil {
+				return fmt.Errorf("%s: %w", c.Name, err)
+			}
+		}
+		timed = append(timed, c)
+		sides = append(sides,
+			calls(c.Name, goroutines, func() []string { return b.keys(n) }, func(key string) error {
+				_, err := fresh.Do(b.ctx, key, fingerprint)
+				return err
+			}),
+			// Each goroutine has keys of its own: a lock that is taken is not
+			// what is measured.
+			measure.Side{Name: c.Name, Run: func() (float64, error) {
+				return measure.Parallel(goroutines, n, func(w, from, to int) error {
+					for i := from; i < to; i++ {
+						mine := recorded[(w+i*goroutines)%(len(recorded)/goroutines*goroutines)]
+						if _, err := replays.Do(b.ctx, "replay:"+mine, fingerprint); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			}})
+	}
+	b.progress("peers: timing %d of them, server %v", len(timed), redis)
+	got, err := b.compare(sides...)
+	if err != nil {
+		return err
+	}
+	for i, c := range timed {
+		c.fresh, c.replay = got[2*i], got[2*i+1]
+	}
+	return nil
+}
