@@ -17,7 +17,7 @@ func Guarded(op func() string) *App {
 // GuardedBy is Guarded over another store, which end closes, and with further
 // options.
 func GuardedBy(s idempotent.Store, op func() string, end func(), opts ...idempotent.HTTPOption) *App {
-	protect := idempotent.New(s).Middleware(Principal, append([]idempotent.HTTPOption{idempotent.WithFingerprint(idempotent.RawBody)}, opts...)...)
+	protect := idempotent.New(s, idempotent.WithLogger(quiet)).Middleware(Principal, append([]idempotent.HTTPOption{idempotent.WithFingerprint(idempotent.RawBody)}, opts...)...)
 	return netHTTP(protect(orders(op)), end)
 }
 

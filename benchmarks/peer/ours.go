@@ -23,13 +23,13 @@ var quiet = slog.New(slog.DiscardHandler)
 
 func openMemory(op func() string, _ string) (Peer, error) {
 	s := memstore.New(memstore.WithLogger(quiet))
-	return &ours{guard: idempotent.New(s), op: op, close: func() { _ = s.Close() }}, nil
+	return &ours{guard: idempotent.New(s, idempotent.WithLogger(quiet)), op: op, close: func() { _ = s.Close() }}, nil
 }
 
 func openRedis(op func() string, addr string) (Peer, error) {
 	client := NewClient(addr)
 	s := redisstore.New(client)
-	return &ours{guard: idempotent.New(s), op: op, close: func() { _, _ = s.Close(), client.Close() }}, nil
+	return &ours{guard: idempotent.New(s, idempotent.WithLogger(quiet)), op: op, close: func() { _, _ = s.Close(), client.Close() }}, nil
 }
 
 func openPipelined(op func() string, addr string) (Peer, error) {
@@ -39,7 +39,7 @@ func openPipelined(op func() string, addr string) (Peer, error) {
 		return nil, errors.Join(err, client.Close())
 	}
 	s := redisstore.New(pipelined)
-	return &ours{guard: idempotent.New(s), op: op, close: func() { _, _, _ = s.Close(), pipelined.Close(), client.Close() }}, nil
+	return &ours{guard: idempotent.New(s, idempotent.WithLogger(quiet)), op: op, close: func() { _, _, _ = s.Close(), pipelined.Close(), client.Close() }}, nil
 }
 
 // NewClient returns the client that all users of go-redis here share the

@@ -2,7 +2,9 @@ package peer
 
 import "github.com/jellydator/ttlcache/v3"
 
-type ttlMap struct{ c *ttlcache.Cache[string, *Record] }
+type ttlMap struct {
+	c *ttlcache.Cache[string, *Record]
+}
 
 func newTTLCache() (Map, error) {
 	c := ttlcache.New(

@@ -320,12 +320,11 @@ func (c *counted) Renew(ctx context.Context, key, owner string, lease time.Durat
 
 // growthOfLeases measures what leases cost that run at the same time.
 func growthOfLeases(b *bench) ([]figure, error) {
-	const lease = 6 * time.Second
-	counts := []int{1, 10, 100, 1000, 10_000, 100_000}
-	watch := 2 * lease / 3 // two renewals of each
+	lease, counts := 6*time.Second, []int{1, 10, 100, 1000, 10_000, 100_000}
 	if b.quick {
-		counts, watch = []int{1, 100}, lease/3+500*time.Millisecond
+		lease, counts = 600*time.Millisecond, []int{1, 100}
 	}
+	watch := 2 * lease / 3 // two renewals of each
 	rate := figure{
 		file: "leases", title: fmt.Sprintf("Renewals against running leases of %s", lease), x: "leases", y: "renewals/s at the store", logX: true, logY: true,
 		lines: newLines("renewals", "expected: one each third of a lease"),

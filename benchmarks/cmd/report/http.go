@@ -84,7 +84,7 @@ func (a added) note(o *outcome, how string) {
 func middlewareReplay(b *bench) (outcome, error) {
 	const recorded = 1000
 	keys := b.keys(recorded)
-	replays := make([]string, 0, b.size(100_000, 3000))
+	replays := make([]string, 0, b.size(100_000, 2000))
 	for len(replays) < cap(replays) {
 		replays = append(replays, keys...)
 	}
@@ -113,7 +113,7 @@ func middlewareReplay(b *bench) (outcome, error) {
 
 // middlewareFresh is P8.
 func middlewareFresh(b *bench) (outcome, error) {
-	n := b.size(30_000, 2000)
+	n := b.size(30_000, 500)
 	serial, err := addedBy(b, 1, nil, func() []string { return b.keys(n) })
 	if err != nil {
 		return outcome{}, err
@@ -149,9 +149,9 @@ const connections = 64
 // loopback is P9: server and client are this process.
 func loopback(b *bench) (outcome, error) {
 	var o outcome
-	n := b.size(30_000, 2000)
+	n := b.size(30_000, 500)
 	fresh := func() []string { return b.keys(n) }
-	recorded := b.keys(1000)
+	recorded := b.keys(b.size(1000, 100))
 	replays := func() []string {
 		var all []string
 		for len(all) < n {

@@ -202,10 +202,10 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (status int, 
 			return 1, err
 		}
 	}
-	if sectionFailed || rep.failed() || rep.short() && !o.quick {
+	if sectionFailed {
 		return 1, nil
 	}
-	return 0, nil
+	return rep.status(), nil
 }
 
 // startServer starts the server at path, or the installed one.

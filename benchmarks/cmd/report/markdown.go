@@ -24,6 +24,15 @@ func (r report) short() bool { return r.any(met) }
 // failed reports whether a row could not be measured.
 func (r report) failed() bool { return r.any(met, short) }
 
+// status is the exit status: 1 where a row falls short, unless the run was too
+// quick to tell, and where one was not measured.
+func (r report) status() int {
+	if r.failed() || r.short() && !r.quick {
+		return 1
+	}
+	return 0
+}
+
 // any reports whether a row has another verdict than those given.
 func (r report) any(but ...verdict) bool {
 	for _, res := range r.results {
@@ -171,6 +180,9 @@ func (f figure) write(w io.Writer) {
 	if f.bars == nil {
 		var grown []string
 		for _, l := range f.lines {
+			if l.points[0].y == 0 {
+				continue
+			}
 			grown = append(grown, fmt.Sprintf("%s %s ×", l.name, number(l.grown())))
 		}
 		first := f.lines[0].points

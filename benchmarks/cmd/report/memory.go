@@ -198,7 +198,7 @@ func memoryEviction(b *bench) (outcome, error) {
 	var o outcome
 	sizes := []int{10_000, 100_000, 1_000_000}
 	if b.quick {
-		sizes = []int{10_000, 30_000}
+		sizes = []int{5000, 20_000}
 	}
 	var perEntry []float64
 	for _, n := range sizes {
@@ -274,7 +274,7 @@ func evictions(b *bench, n int) (ours, bare measure.Samples, err error) {
 // memoryBusy is P5.
 func memoryBusy(b *bench) (outcome, error) {
 	var o outcome
-	names := b.names(b.size(400_000, 30_000))
+	names := b.names(b.size(400_000, 15_000))
 	ctx := context.Background()
 	most := 0
 	got, err := b.compare(

@@ -57,10 +57,11 @@ func costByPath(b *bench) ([]figure, error) {
 		bare := peer.Bare(work)
 		recorded := b.keys(1000)
 		n := b.size(40_000, 2000) / s.share
-		running, err := runningKey(b, s.store)
+		running, finish, err := runningKey(b, s.store)
 		if err != nil {
 			return nil, err
 		}
+		defer finish()
 		c := app.Client()
 		for _, key := range recorded {
 			if err := expect(c, key); err != nil {
@@ -101,30 +102,29 @@ func costByPath(b *bench) ([]figure, error) {
 	return []figure{f}, nil
 }
 
-// runningKey returns a client key whose operation runs as long as the program.
-func runningKey(b *bench, s idempotent.Store) (string, error) {
-	key := b.keys(1)[0]
-	principal, _ := peer.Principal(nil)
-	name := idempotent.StoreKey(http.MethodPost, peer.Path, principal, key)
-	started := make(chan struct{})
+// runningKey returns a client key whose operation runs until finish is called.
+func runningKey(b *bench, s idempotent.Store) (key string, finish func(), err error) {
+	key = b.keys(1)[0]
+	started, end, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	app := peer.GuardedBy(s, func() string {
+		close(started)
+		<-end
+		return answer
+	}, func() {})
 	go func() {
-		app := peer.GuardedBy(s, func() string {
-			close(started)
-			<-b.ctx.Done()
-			return answer
-		}, func() {})
+		defer close(done)
 		app.Client()(key, order)
 	}()
+	finish = func() {
+		close(end)
+		<-done
+	}
 	select {
 	case <-started:
-	case <-b.ctx.Done():
-		return "", b.ctx.Err()
+		return key, finish, nil
+	case <-done:
+		return "", nil, errors.New("the operation that should be running was refused")
 	}
-	e, found, err := s.Load(b.ctx, name)
-	if err == nil && (!found || e.Status != idempotent.Pending) {
-		err = errors.New("the key that should be running is not")
-	}
-	return key, err
 }
 
 // throughput measures stores against the number of goroutines.
