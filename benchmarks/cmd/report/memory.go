@@ -19,8 +19,9 @@ var errNotFound = errors.New("a finished key was not found")
 // stored is what the bare map keeps: the texts of an entry in one string, and
 // as many words beside them as the store needs.
 type stored struct {
-	key, owner, fingerprint, trace, result string
-	words                                  [10]int64
+	key, owner, fingerprint, result string
+	_                               string // trace
+	_                               [10]int64
 }
 
 func newStored(key string) *stored {
