@@ -31,7 +31,7 @@ func (f figure) draw(dir string) error {
 	p.X.Label.Text, p.Y.Label.Text = f.x, f.y
 	p.BackgroundColor = color.White
 	p.Title.Padding = vg.Points(8)
-	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.Top, p.Legend.Left, p.Legend.Padding = true, true, vg.Points(2)
 	p.Add(plotter.NewGrid())
 	var err error
 	if f.bars != nil {
@@ -80,12 +80,16 @@ func (f figure) drawLines(p *plot.Plot) error {
 	}
 	if f.logY {
 		p.Y.Min, p.Y.Max = around(p.Y.Min, p.Y.Max)
-		p.Y.Max *= 3 // room for the legend
+		p.Y.Max = p.Y.Min * math.Pow(p.Y.Max/p.Y.Min, f.headroom())
 	} else {
-		p.Y.Max *= 1.3
+		p.Y.Max *= f.headroom()
 	}
 	return nil
 }
+
+// headroom is by how much the axis must be longer so that the legend, above the
+// lines, hides none of them.
+func (f figure) headroom() float64 { return 1 / (1 - 0.055*float64(len(f.lines))) }
 
 // around widens a range so that a logarithm can show it.
 func around(least, most float64) (float64, float64) {
@@ -112,8 +116,9 @@ func (f figure) drawBars(p *plot.Plot) error {
 		p.Legend.Add(l.name, bars)
 	}
 	p.NominalX(f.bars...)
+	p.X.Min, p.X.Max = -0.5, float64(len(f.bars))-0.5
 	p.Y.Min = 0
-	p.Y.Max *= 1.1
+	p.Y.Max *= f.headroom()
 	return nil
 }
 

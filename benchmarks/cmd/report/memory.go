@@ -44,7 +44,7 @@ func memoryReplay(b *bench) (outcome, error) {
 	if err := fill(b.ctx, s, names, 1); err != nil {
 		return o, err
 	}
-	loads := b.size(4_000_000, 100_000)
+	loads := b.size(1_500_000, 100_000)
 	ctx := context.Background()
 	got, err := b.compare(
 		measure.Side{Name: "sync.Map.Load", Run: func() (float64, error) {
