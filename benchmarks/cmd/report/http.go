@@ -125,7 +125,7 @@ func middlewareFresh(b *bench) (outcome, error) {
 	allocations := func(app *peer.App) float64 {
 		defer app.Close()
 		c := app.Client()
-		keys := b.keys(6000) // also more than are kept, so that making room counts
+		keys := b.keys(b.size(15_000, 2000)) // more than are kept, so that making room counts
 		next := 0
 		return testing.AllocsPerRun(len(keys)-1, func() {
 			_ = expect(c, keys[next])

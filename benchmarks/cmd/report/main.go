@@ -52,6 +52,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	context.AfterFunc(ctx, stop) // a second interrupt ends the process where it stands
 	status, err := run(ctx, opts, os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
@@ -163,20 +164,20 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (status int, 
 	rep := report{machine: thisMachine(version), rounds: o.rounds, quick: o.quick}
 	sectionFailed := false
 	for _, r := range rows() {
-		if !o.wants(r.id) {
+		if !o.wants(r.id) || ctx.Err() != nil {
 			continue
 		}
 		b.progress("%s: %s", r.id, r.what)
 		rep.results = append(rep.results, measureRow(b, r))
 	}
-	if o.wants(peersSection) {
+	if o.wants(peersSection) && ctx.Err() == nil {
 		if rep.peers, err = peers(b); err != nil {
 			sectionFailed = true
 			b.progress("peers failed: %v", err)
 		}
 	}
 	for _, s := range sections() {
-		if !o.wants(s.id) {
+		if !o.wants(s.id) || ctx.Err() != nil {
 			continue
 		}
 		if s.redis && b.server == nil {
