@@ -31,7 +31,7 @@ func (m *ScanSort) Load(key string) (*Record, bool) {
 // Claim stores r unless there is a record.
 func (m *ScanSort) Claim(key string, r *Record) (*Record, bool) {
 	if m.size.Load() >= m.most+m.most/10 && m.room.TryLock() {
-		m.Evict(int(m.size.Load() - m.most + m.most/10)) // also what came while another one sorted
+		m.Evict(int(m.size.Load()/10 + 1))
 		m.room.Unlock()
 	}
 	v, loaded := m.entries.LoadOrStore(key, r)

@@ -61,6 +61,12 @@ func calls(name string, goroutines int, names func() []string, call func(name st
 	}}
 }
 
+// deadline returns a context as a guard gives it to a store: with a deadline,
+// by which go-redis ends the call itself.
+func deadline(b *bench) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(b.ctx, time.Hour)
+}
+
 // redisFresh is P12.
 func redisFresh(b *bench) (outcome, error) {
 	var o outcome
@@ -69,7 +75,8 @@ func redisFresh(b *bench) (outcome, error) {
 		return o, err
 	}
 	defer r.close()
-	ctx := b.ctx
+	ctx, cancel := deadline(b)
+	defer cancel()
 	for _, at := range []struct {
 		goroutines, ops int
 		limit           float64
@@ -129,7 +136,8 @@ func redisReplay(b *bench) (outcome, error) {
 		return o, err
 	}
 	defer r.close()
-	ctx := b.ctx
+	ctx, cancel := deadline(b)
+	defer cancel()
 	recorded := b.names(b.size(10_000, 500))
 	if err := fill(ctx, r.ours, recorded, 64); err != nil {
 		return o, err
