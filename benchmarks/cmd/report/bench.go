@@ -97,6 +97,19 @@ func (b *bench) compare(sides ...measure.Side) ([]measure.Samples, error) {
 	return measure.Rounds(b.rounds, sides...)
 }
 
+// compareAt is compare over a heap of n entries: each round collects it several
+// times, so the largest have fewer rounds.
+func (b *bench) compareAt(n int, sides ...measure.Side) ([]measure.Samples, error) {
+	few := *b
+	switch {
+	case n > 1_000_000:
+		few.rounds = 1
+	case n > 100_000:
+		few.rounds = min(3, b.rounds)
+	}
+	return few.compare(sides...)
+}
+
 // client returns a client of the server with an empty database. It must be
 // closed.
 func (b *bench) client() (*redis.Client, error) {

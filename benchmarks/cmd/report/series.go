@@ -48,7 +48,7 @@ func costByPath(b *bench) ([]figure, error) {
 	f := figure{
 		file: "paths", title: "Cost of a request by path and store", y: "µs",
 		bars: []string{"bare", "fresh", "replay", "in flight", "mismatch"},
-		words: fmt.Sprintf("The middleware in process, %d goroutines, bodies and answers of 512 bytes, raw fingerprint. The bare handler is the same for both stores. "+
+		words: fmt.Sprintf("The middleware in process, %d goroutines, answers of 512 bytes, raw fingerprint. The bare handler is the same for both stores. "+
 			"A refusal costs more than a replay in memory because its problem document is written anew; in Redis the round trip outweighs it.", workers()),
 	}
 	other := []byte(`{"item":"another"}`)
@@ -56,7 +56,7 @@ func costByPath(b *bench) ([]figure, error) {
 		app := peer.GuardedBy(s.store, work, func() {})
 		bare := peer.Bare(work)
 		recorded := b.keys(1000)
-		n := b.size(40_000, 2000) / s.share
+		n := b.size(20_000, 2000) / s.share
 		running, finish, err := runningKey(b, s.store)
 		if err != nil {
 			return nil, err
