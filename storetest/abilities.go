@@ -294,9 +294,11 @@ var abilityCases = []testCase{
 		run: func(c *trial) {
 			c.needsSweep()
 			key, open := c.key(), c.key()
-			c.claim(key, lapse(alice))
-			c.claim(open, takeOver(lapse(alice)))
+			c.claim(key, hold(alice))
+			c.claim(open, takeOver(hold(alice)))
 			c.sweeps("the sweep before the lapse", idempotent.Swept{})
+			c.renew(key, alice, short, nil)
+			c.renew(open, alice, short, nil)
 			c.Advance(past)
 			c.sweeps("the first sweep", idempotent.Swept{Abandoned: 2})
 			c.sweeps("the second sweep", idempotent.Swept{})

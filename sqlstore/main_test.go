@@ -1,0 +1,105 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/sqlstore"
+	"github.com/idempotent-go/idempotent/sqlstore/internal/sqltest"
+)
+
+func TestMain(m *testing.M) {
+	_ = mysql.SetLogger(log.New(io.Discard, "", 0)) // outages are planned here
+	// These tests wait for servers and lapses, not for a processor.
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		_ = f.Value.Set("8")
+	}
+	code := m.Run()
+	sqltest.Stop()
+	os.Exit(code)
+}
+
+var tables atomic.Int64
+
+// newTable returns the name of a table that no other test of this binary uses.
+func newTable() string { return fmt.Sprint("entries_", tables.Add(1)) }
+
+// dialects are those of the kinds.
+var dialects = map[sqltest.Kind]sqlstore.Dialect{
+	sqltest.Postgres: sqlstore.PostgreSQL,
+	sqltest.MySQL:    sqlstore.MySQL,
+	sqltest.SQLite:   sqlstore.SQLite,
+}
+
+// onEach runs f on a new database of each kind.
+func onEach(t *testing.T, f func(t *testing.T, d sqltest.Database)) {
+	t.Helper()
+	for _, kind := range sqltest.Kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			f(t, sqltest.New(t, kind))
+		})
+	}
+}
+
+// onServers runs f on a new database of each kind that has a server.
+func onServers(t *testing.T, f func(t *testing.T, d sqltest.Database)) {
+	t.Helper()
+	for _, kind := range []sqltest.Kind{sqltest.Postgres, sqltest.MySQL} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			f(t, sqltest.New(t, kind))
+		})
+	}
+}
+
+// newStore returns a store that ends with the test; its table is there.
+func newStore(t testing.TB, db *sql.DB, kind sqltest.Kind, opts ...sqlstore.Option) *sqlstore.Store {
+	t.Helper()
+	s := sqlstore.New(db, dialects[kind], opts...)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	require.NoError(t, s.Migrate(context.Background()))
+	return s
+}
+
+// claim is a claim with the usual times.
+func claim(owner string) idempotent.Claim {
+	return idempotent.Claim{Owner: owner, Fingerprint: "f", Trace: "t", Lease: time.Minute, Keep: time.Hour}
+}
+
+// success is an outcome with the usual times.
+func success(result string) idempotent.Outcome {
+	return idempotent.Outcome{Status: idempotent.Success, Result: result, Fingerprint: "f", Retention: time.Hour}
+}
+
+// claimed claims key for owner and fails the test where it is refused.
+func claimed(t testing.TB, s idempotent.Store, key, owner string) idempotent.Entry {
+	t.Helper()
+	e, ok, err := s.Claim(t.Context(), key, claim(owner))
+	require.NoError(t, err)
+	require.True(t, ok)
+	return e
+}
+
+// ctxFor returns a context that ends after d.
+func ctxFor(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
