@@ -77,8 +77,8 @@ func TestStore(t *testing.T) {
 		for _, p := range c.connect {
 			name += ", " + p[0]
 		}
+		// One after the other: a suite is eight cases at a time by itself.
 		t.Run(strings.ReplaceAll(name, "/", "-"), func(t *testing.T) {
-			t.Parallel()
 			d := sqltest.New(t, c.kind)
 			if c.driver != "" {
 				d.Driver = c.driver

@@ -1,6 +1,7 @@
 // Package history checks stores, and the state table itself, against what the
-// contract says. It is test code: nothing imports it. The model is the one of
-// storetest, [github.com/idempotent-go/idempotent/internal/model].
+// contract says. It is test code, and tests alone import it: those of backends in
+// modules of their own, for [Check]. The model is the one of storetest,
+// [github.com/idempotent-go/idempotent/internal/model].
 //
 // # Histories
 //

@@ -1,12 +1,9 @@
 package history
 
 import (
-	"context"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,28 +18,6 @@ func times(n int) int {
 		return 20 * n
 	}
 	return n
-}
-
-// crowd is how many clients share how many keys, and how many calls each makes.
-type crowd struct {
-	keys, clients, calls int
-	short                time.Duration
-}
-
-// play has all clients call at once and returns when they have ended. Each
-// client of a key has the handle of its number.
-func (c crowd) play(ctx context.Context, r *recorder, seed uint64, handles []handle) {
-	var all sync.WaitGroup
-	for k := range c.keys {
-		for i := range c.clients {
-			cl := &client{
-				handle: handles[i], recorder: r, clients: c.clients, short: c.short,
-				rand: rand.New(rand.NewPCG(seed, uint64(k*c.clients+i))),
-			}
-			all.Go(func() { cl.play(ctx, fmt.Sprintf("key-%d-%d", seed, k), c.calls) })
-		}
-	}
-	all.Wait()
 }
 
 // bubble records one history of a store in memory, in fake time.

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,8 +29,6 @@ const (
 	// serverLinger is how late Redis may notice that a key has expired: it
 	// rounds up to milliseconds and compares with the clock of the last loop.
 	serverLinger = 20 * time.Millisecond
-	// hurry ends a call: a reply that is held back for longer is lost.
-	hurry = 250 * time.Millisecond
 )
 
 // serverCrowd is the crowd of one round on a server.
@@ -55,43 +52,6 @@ func reach(t *testing.T, addr string, client, retries int) handle {
 		require.NoError(t, c.Close())
 	})
 	return handle{Store: s, client: client}
-}
-
-// troubled is a relay that something is wrong with, now and then.
-type troubled struct {
-	*redistest.Relay
-	faults atomic.Int64 // begun and ended: odd while there is one
-	kinds  [3]int
-}
-
-// trouble spoils the relay at random until ctx ends.
-func (r *troubled) trouble(ctx context.Context, seed uint64) {
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	for ctx.Err() == nil {
-		rest(ctx, within(rnd, 60*time.Millisecond))
-		r.faults.Add(1)
-		kind := rnd.IntN(len(r.kinds))
-		r.kinds[kind]++
-		switch kind {
-		case 0: // a delay, now and then too long
-			r.Stall()
-			rest(ctx, within(rnd, 30*time.Millisecond))
-			if rnd.IntN(8) == 0 {
-				rest(ctx, hurry)
-			}
-			r.Resume()
-		case 1:
-			r.Cut()
-			rest(ctx, within(rnd, 5*time.Millisecond))
-			r.Mend()
-		case 2:
-			r.SwallowReply(func([]byte) bool { return true })
-			for !r.Swallowed() && ctx.Err() == nil {
-				rest(ctx, time.Millisecond)
-			}
-		}
-		r.faults.Add(1)
-	}
 }
 
 // One server, and a relay in front of each client that delays, cuts and
@@ -190,6 +150,3 @@ func restarting(t *testing.T, rounds int, config ...string) *recorder {
 	}
 	return r
 }
-
-// within returns a random duration below d.
-func within(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }

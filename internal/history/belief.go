@@ -38,6 +38,10 @@ type licence struct {
 	fences int64
 	// linger is how long a finished entry may be read after its retention.
 	linger time.Duration
+	// lags says that a decision is seen after its moment, as in a database, whose
+	// statement reads the clock when it begins and is seen when it is committed.
+	// The moments of calls that overlap need not have the order of the calls.
+	lags bool
 }
 
 // beliefs are all that a key may be: one for each state that differs in more
@@ -103,7 +107,10 @@ func (bs beliefs) equal(others beliefs) bool {
 // after returns what may be believed after c was answered with r, once for each
 // reading of the entry that the times allow.
 func (b belief) after(c call, r reply, l licence) (next []belief) {
-	from := latest(c.from, b.at)
+	from := c.from
+	if !l.lags {
+		from = latest(c.from, b.at)
+	}
 	if from.After(c.to) {
 		return nil
 	}
