@@ -61,11 +61,7 @@ func (s *Store) named(text string) string {
 // the trigger that notifies. It may be called at each start of a program, also
 // of several at once, and blocks until the database has answered or ctx ends.
 func (s *Store) Migrate(ctx context.Context) error {
-	if err := s.open(ctx); err != nil {
-		return err
-	}
-	_, err := call(ctx, func() (struct{}, error) { return struct{}{}, s.migrate(ctx) })
-	return s.explain("migrate", err)
+	return s.step(ctx, "migrate", func(querier) error { return s.migrate(ctx) })
 }
 
 func (s *Store) migrate(ctx context.Context) error {

@@ -96,6 +96,7 @@ type look struct {
 // waits is everything the waiters of one Store share.
 type waits struct {
 	store  *Store
+	slow   time.Duration   // pause between two looks at a claim whose end is notified
 	ctx    context.Context // ends with the Store
 	cancel context.CancelFunc
 	done   sync.WaitGroup // the goroutines of targets and of the listening
@@ -117,7 +118,7 @@ type target struct {
 }
 
 func newWaits(s *Store) *waits {
-	w := &waits{store: s, targets: map[string]*target{}}
+	w := &waits{store: s, slow: pollListening, targets: map[string]*target{}}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
@@ -205,7 +206,7 @@ func (w *waits) follow(ctx context.Context, t *target) {
 			continue
 		}
 		w.listen()
-		idle := jitter(pollListening)
+		idle := jitter(w.slow)
 		if !listening {
 			idle, pause = jitter(pause), min(2*pause, pollMost)
 		}

@@ -1,0 +1,33 @@
+package sqlstore
+
+import "time"
+
+// SlowPoll has waiters look every d while notifications come.
+func (s *Store) SlowPoll(d time.Duration) { s.waits.slow = d }
+
+// Listening reports whether notifications come.
+func (s *Store) Listening() bool {
+	s.waits.mu.Lock()
+	defer s.waits.mu.Unlock()
+	return s.waits.listening
+}
+
+// Waiting returns how many keys somebody waits for.
+func (s *Store) Waiting() int {
+	s.waits.mu.Lock()
+	defer s.waits.mu.Unlock()
+	return len(s.waits.targets)
+}
+
+// SweepBatch is how many rows one statement of a sweep touches.
+const SweepBatch = sweepBatch
+
+// RowName is the name of a key's row.
+func RowName(key string) []byte { return rowName(key) }
+
+// Retries reports whether d takes err for one after which the same statement is
+// sent again.
+func (d Dialect) Retries(err error) bool { return d.classify(err) == faultRetry }
+
+// Full reports whether d takes err for a full disk.
+func (d Dialect) Full(err error) bool { return d.classify(err) == faultFull }

@@ -1,0 +1,232 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/lib/pq"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/sqlstore"
+	"github.com/idempotent-go/idempotent/sqlstore/internal/sqltest"
+)
+
+func TestNew_Panics(t *testing.T) {
+	t.Parallel()
+	db := sqltest.New(t, sqltest.SQLite).Open(t)
+	listen := func(context.Context, string, func(), func(string)) error { return nil }
+	for name, f := range map[string]func(){
+		"nil db":            func() { sqlstore.New(nil, sqlstore.SQLite) },
+		"no dialect":        func() { sqlstore.New(db, 0) },
+		"unknown dialect":   func() { sqlstore.New(db, sqlstore.SQLite+1) },
+		"nil listen":        func() { sqlstore.WithListen(nil) },
+		"listen to MySQL":   func() { sqlstore.New(db, sqlstore.MySQL, sqlstore.WithListen(listen)) },
+		"schema for SQLite": func() { sqlstore.New(db, sqlstore.SQLite, sqlstore.WithTable("main.entries")) },
+		"empty table":       func() { sqlstore.WithTable("") },
+		"quotes":            func() { sqlstore.WithTable(`a"b`) },
+		"statement":         func() { sqlstore.WithTable("a; DROP TABLE b") },
+		"newline":           func() { sqlstore.WithTable("a\n") },
+		"digit":             func() { sqlstore.WithTable("1a") },
+		"two schemas":       func() { sqlstore.WithTable("a.b.c") },
+		"too long":          func() { sqlstore.WithTable(strings.Repeat("a", 49)) },
+	} {
+		require.Panics(t, f, name)
+	}
+}
+
+// Any number of processes may start at once, and again later.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d sqltest.Database) {
+		db := d.Open(t)
+		names := []string{sqlstore.DefaultTable, strings.Repeat("a", 48)}
+		switch d.Kind {
+		case sqltest.Postgres:
+			_, err := db.Exec("CREATE SCHEMA IF NOT EXISTS apart")
+			require.NoError(t, err)
+			t.Cleanup(func() { _, _ = db.Exec("DROP SCHEMA apart CASCADE") })
+			names = append(names, "apart.entries")
+		case sqltest.MySQL:
+			var name string
+			require.NoError(t, db.QueryRow("SELECT DATABASE()").Scan(&name))
+			names = append(names, name+".entries")
+		}
+		for _, name := range names {
+			s := sqlstore.New(db, dialects[d.Kind], sqlstore.WithTable(name))
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					if err := s.Migrate(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			claimed(t, s, "k", "a")
+			require.NoError(t, s.Migrate(t.Context()))
+			e, _, err := s.Load(t.Context(), "k")
+			require.NoError(t, err)
+			require.Equal(t, "a", e.Owner, "what is there stays")
+			_, err = db.Exec(s.Schema()) // as a migration tool does
+			require.NoError(t, err)
+			require.Contains(t, s.Schema(), "CREATE TABLE IF NOT EXISTS "+name+" (")
+		}
+	})
+}
+
+// The plain files and the trigger's, run by hand.
+func TestNotifySchema(t *testing.T) {
+	t.Parallel()
+	d := sqltest.New(t, sqltest.Postgres)
+	db := d.Open(t)
+	s := newStore(t, db, d.Kind)
+	for range 2 {
+		_, err := db.Exec(s.NotifySchema())
+		require.NoError(t, err)
+	}
+	claimed(t, s, "k", "a")
+	require.NoError(t, s.Complete(t.Context(), "k", "a", success("r")))
+	require.Empty(t, sqlstore.New(db, sqlstore.MySQL).NotifySchema())
+}
+
+// A sweep works in batches, and many of them at once count each row once.
+func TestSweep_Batches(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d sqltest.Database) {
+		db := d.Open(t)
+		s := newStore(t, db, d.Kind)
+		ctx := t.Context()
+		const n = 2*sqlstore.SweepBatch + 7
+		for i := range n {
+			o := success("r")
+			o.Retention = time.Millisecond
+			require.NoError(t, s.Complete(ctx, fmt.Sprint("done", i), "a", o))
+			c := claim("a")
+			c.Lease = time.Millisecond
+			_, _, err := s.Claim(ctx, fmt.Sprint("abandoned", i), c)
+			require.NoError(t, err)
+			claimed(t, s, fmt.Sprint("running", i), "a")
+			claimed(t, s, fmt.Sprint("freed", i), "a")
+			require.NoError(t, s.Release(ctx, fmt.Sprint("freed", i), "a"))
+		}
+		// The rows of freed keys are due in a minute; let them be due now.
+		_, err := db.Exec("UPDATE " + sqlstore.DefaultTable + " SET sweep_at = 0 WHERE status = 'free'")
+		require.NoError(t, err)
+		_, err = db.Exec("SELECT 1") // the last retention is over
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var total idempotent.Swept
+		for range 4 {
+			all.Go(func() {
+				swept, err := s.Sweep(ctx)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				total.Expired += swept.Expired
+				total.Abandoned += swept.Abandoned
+			})
+		}
+		all.Wait()
+		rest, err := s.Sweep(ctx)
+		require.NoError(t, err)
+		total.Expired += rest.Expired
+		total.Abandoned += rest.Abandoned
+		require.Equal(t, idempotent.Swept{Expired: n, Abandoned: n}, total)
+		var rows int
+		require.NoError(t, db.QueryRow("SELECT COUNT(*) FROM "+sqlstore.DefaultTable).Scan(&rows))
+		require.Equal(t, 2*n, rows, "the running and the abandoned ones stay")
+	})
+}
+
+// What a newer release wrote is left to it, and what cannot be read to an
+// operator: neither is swept, nor does it keep a sweep from its work.
+func TestSweep_LeavesWhatItCannotRead(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d sqltest.Database) {
+		db := d.Open(t)
+		s := newStore(t, db, d.Kind)
+		for i, damage := range []string{"format = 2", "status = 'none'"} {
+			key := fmt.Sprint(i)
+			claimed(t, s, key, "a")
+			_, err := db.Exec("UPDATE " + sqlstore.DefaultTable + " SET sweep_at = 0, expires_at = 0, keep_for = 0, " + damage + " WHERE name = " + quoted(d.Kind, key))
+			require.NoError(t, err)
+		}
+		swept, err := s.Sweep(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, swept)
+		_, _, err = s.Load(t.Context(), "0")
+		require.ErrorIs(t, err, idempotent.ErrNewerFormat)
+		_, _, err = s.Load(t.Context(), "1")
+		require.ErrorIs(t, err, idempotent.ErrCorrupt)
+	})
+}
+
+func TestRowName(t *testing.T) {
+	t.Parallel()
+	short, long := strings.Repeat("k", 255), strings.Repeat("k", 256)
+	require.Equal(t, []byte(short), sqlstore.RowName(short))
+	require.Len(t, sqlstore.RowName(long), 256)
+	require.NotEqual(t, []byte(long), sqlstore.RowName(long))
+	require.NotEqual(t, sqlstore.RowName(long+"a"), sqlstore.RowName(long+"b"))
+	require.NotEqual(t, sqlstore.RowName(string(sqlstore.RowName(long))), sqlstore.RowName(long))
+}
+
+// Errors are told by their code, in whatever they are wrapped, and never by
+// their text.
+func TestClassify(t *testing.T) {
+	t.Parallel()
+	wrapped := func(err error) error { return fmt.Errorf("wrapped: %w", err) }
+	for _, c := range []struct {
+		name    string
+		dialect sqlstore.Dialect
+		err     error
+		retry   bool
+		full    bool
+	}{
+		{"pgx deadlock", sqlstore.PostgreSQL, wrapped(&pgconn.PgError{Code: "40P01"}), true, false},
+		{"pgx serialization", sqlstore.PostgreSQL, &pgconn.PgError{Code: "40001"}, true, false},
+		{"pq serialization", sqlstore.PostgreSQL, wrapped(&pq.Error{Code: "40001"}), true, false},
+		{"pgx disk", sqlstore.PostgreSQL, &pgconn.PgError{Code: "53100"}, false, true},
+		{"pgx other", sqlstore.PostgreSQL, &pgconn.PgError{Code: "57014", Message: "40001 deadlock"}, false, false},
+		{"mysql deadlock", sqlstore.MySQL, wrapped(&mysql.MySQLError{Number: 1213}), true, false},
+		{"mysql full", sqlstore.MySQL, &mysql.MySQLError{Number: 1114}, false, true},
+		{"mysql other", sqlstore.MySQL, &mysql.MySQLError{Number: 1317, Message: "Deadlock found"}, false, false},
+		{"sqlite busy, extended", sqlstore.SQLite, wrapped(sqliteError(5 | 2<<8)), true, false},
+		{"sqlite full", sqlstore.SQLite, sqliteError(13), false, true},
+		{"mattn busy", sqlstore.SQLite, mattnError{Code: 5}, true, false},
+		{"another's", sqlstore.MySQL, sqliteError(5), false, false},
+		{"text", sqlstore.PostgreSQL, errors.New("ERROR: deadlock detected (SQLSTATE 40P01)"), false, false},
+		{"closed", sqlstore.PostgreSQL, sql.ErrConnDone, false, false},
+		{"nil pointer", sqlstore.MySQL, (*mysql.MySQLError)(nil), false, false},
+	} {
+		require.Equal(t, c.retry, c.dialect.Retries(c.err), c.name)
+		require.Equal(t, c.full, c.dialect.Full(c.err), c.name)
+	}
+	require.Equal(t, "Dialect(0)", sqlstore.Dialect(0).String())
+	require.Equal(t, "PostgreSQL MySQL SQLite", fmt.Sprint(sqlstore.PostgreSQL, " ", sqlstore.MySQL, " ", sqlstore.SQLite))
+}
+
+// sqliteError has the method of modernc.org/sqlite's error.
+type sqliteError int
+
+func (e sqliteError) Error() string { return "sqlite" }
+func (e sqliteError) Code() int     { return int(e) }
+
+// mattnError has the field of mattn/go-sqlite3's error.
+type mattnError struct{ Code mattnCode }
+
+type mattnCode int
+
+func (mattnError) Error() string { return "sqlite" }
