@@ -1,6 +1,12 @@
 package sqlstore
 
-import "time"
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/idempotent-go/idempotent"
+)
 
 // SlowPoll has waiters look every d while notifications come.
 func (s *Store) SlowPoll(d time.Duration) { s.waits.slow = d }
@@ -31,3 +37,16 @@ func (d Dialect) Retries(err error) bool { return d.classify(err) == faultRetry 
 
 // Full reports whether d takes err for a full disk.
 func (d Dialect) Full(err error) bool { return d.classify(err) == faultFull }
+
+// LoadIn, ClaimIn and CompleteIn take a step in a caller's transaction.
+func (s *Store) LoadIn(ctx context.Context, tx *sql.Tx, key string) (idempotent.Entry, bool, error) {
+	return s.text.load(ctx, tx, key)
+}
+
+func (s *Store) ClaimIn(ctx context.Context, tx *sql.Tx, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
+	return s.text.claim(ctx, tx, key, c)
+}
+
+func (s *Store) CompleteIn(ctx context.Context, tx *sql.Tx, key, owner string, o idempotent.Outcome) error {
+	return s.text.completion(ctx, tx, key, owner, o)
+}

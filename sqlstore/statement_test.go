@@ -16,10 +16,13 @@ import (
 	"github.com/idempotent-go/idempotent/sqlstore/internal/sqltest"
 )
 
+var sqliteDriver = &sqlite.Driver{}
+
 // recorder is a driver that writes down what it is sent.
 type recorder struct {
 	driver driver.Driver
 	dsn    string
+	fail   func(query string) error // nil: nothing is
 
 	mu   sync.Mutex
 	sent []string // first words
@@ -37,19 +40,28 @@ type recordedConn struct {
 	r *recorder
 }
 
-func (c recordedConn) note(query string) {
+// note writes down a statement, and returns how it is to fail.
+func (c recordedConn) note(query string) error {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
 	c.r.sent = append(c.r.sent, strings.ToLower(strings.Fields(query)[0]))
+	if c.r.fail == nil {
+		return nil
+	}
+	return c.r.fail(query)
 }
 
 func (c recordedConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	c.note(query)
+	if err := c.note(query); err != nil {
+		return nil, err
+	}
 	return c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
 }
 
 func (c recordedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	c.note(query)
+	if err := c.note(query); err != nil {
+		return nil, err
+	}
 	return c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
 }
 
@@ -65,7 +77,7 @@ func (r *recorder) take() []string {
 func TestC034_Statements(t *testing.T) {
 	t.Parallel()
 	d := sqltest.New(t, sqltest.SQLite)
-	r := &recorder{driver: &sqlite.Driver{}, dsn: d.DSN}
+	r := &recorder{driver: sqliteDriver, dsn: d.DSN}
 	db := sql.OpenDB(r)
 	t.Cleanup(func() { _ = db.Close() })
 	s := newStore(t, db, d.Kind)

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -131,7 +130,7 @@ func (s *Server) Revive(t testing.TB) {
 // stop ends the server and removes what it wrote.
 func (s *Server) stop() {
 	// PostgreSQL then takes its processes and shared memory along.
-	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
+	quit(s.cmd.Process)
 	select {
 	case <-s.exited:
 	case <-time.After(time.Second):
@@ -219,7 +218,7 @@ func find(name string) (string, error) {
 }
 
 // prepare runs a program that ends.
-func prepare(as *syscall.Credential, name string, args ...string) error {
+func prepare(as identity, name string, args ...string) error {
 	cmd := command(as, name, args...)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("sqltest: %s: %w\n%s", name, err, output)
