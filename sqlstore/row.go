@@ -83,8 +83,7 @@ func scanRow(s interface{ Scan(dest ...any) error }) (r row, now int64, err erro
 	return r, now, nil
 }
 
-// values returns what the insert and replace statements set. A key that none of
-// its methods has changed since r was read is r's.
+// values returns what the insert and replace statements set, in their order.
 func (r row) values() []any {
 	var result any // not a nil []byte, which some drivers take for an empty one
 	if r.result != nil {
