@@ -17,6 +17,7 @@
 //	Release          1
 //	Wait             1 a look, shared by those who wait for one key
 //	Sweep            4 for a hundred rows
+//	InTx             6 beside the operation's, with BEGIN, SAVEPOINT and COMMIT
 //
 // Each statement is a transaction of its own and decides by the database's
 // clock. A claim's second one stores only if the row is still the one that was
@@ -32,6 +33,13 @@
 // and a SHA-256. A freed key's row stays for a minute, so that the fences of a
 // key grow. Nothing else removes rows but [Store.Sweep]: have one process or all
 // of them call it by [idempotent.NewJanitor].
+//
+// # In a transaction
+//
+// An operation that writes to the same database can do so in one transaction
+// with its claim and its outcome: see [InTx], and [TxGuard.Middleware] for
+// handlers. Then a crash at any point leaves everything or nothing, and there is
+// no unknown outcome to settle.
 //
 // # What the database must be
 //

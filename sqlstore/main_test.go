@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		_ = f.Value.Set("8")
 	}
+	if os.Getenv(tillDSN) != "" {
+		os.Exit(till())
+	}
 	code := m.Run()
 	sqltest.Stop()
 	os.Exit(code)

@@ -78,13 +78,18 @@ func (t *statements) renewal(ctx context.Context, q querier, key, owner string, 
 
 // completion is the step of Complete.
 func (t *statements) completion(ctx context.Context, q querier, key, owner string, o idempotent.Outcome) error {
-	d := micros(o.Retention)
-	done, err := t.change(ctx, q, t.complete, statusOf(o), []byte(o.Result), d, d, rowName(key), []byte(key), []byte(owner))
+	done, err := t.finish(ctx, q, key, owner, o)
 	if done || err != nil {
 		return err
 	}
 	_, _, _, err = t.settle(ctx, q, key, decideComplete(key, owner, o))
 	return err
+}
+
+// finish completes a claim that is there, and reports whether it is.
+func (t *statements) finish(ctx context.Context, q querier, key, owner string, o idempotent.Outcome) (bool, error) {
+	d := micros(o.Retention)
+	return t.change(ctx, q, t.complete, statusOf(o), []byte(o.Result), d, d, rowName(key), []byte(key), []byte(owner))
 }
 
 // freeing is the step of Release.
