@@ -1,0 +1,78 @@
+package echoguard_test
+
+import (
+	"io"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+
+	echoguard "github.com/idempotent-go/idempotent/adapters/echo"
+	"github.com/idempotent-go/idempotent/httptestsuite"
+)
+
+// operate is the operation of the suite as a handler of echo.
+func operate(app httptestsuite.App) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		body, err := io.ReadAll(c.Request().Body)
+		if err != nil {
+			return echo.ErrBadRequest
+		}
+		reply := app.Operate(c.Request().Context(), body)
+		if reply.Panic != nil {
+			panic(reply.Panic)
+		}
+		for name, values := range reply.Header {
+			c.Response().Header()[name] = values
+		}
+		switch {
+		case reply.Returned:
+			return echo.NewHTTPError(reply.Status)
+		case reply.Rest != nil:
+			c.Response().WriteHeader(reply.Status)
+			_, _ = io.WriteString(c.Response(), reply.Body)
+			c.Response().Flush()
+			_, err = io.WriteString(c.Response(), reply.Rest())
+			return err
+		case reply.Body == "":
+			return c.NoContent(reply.Status)
+		}
+		return c.Blob(reply.Status, reply.Header.Get("Content-Type"), []byte(reply.Body))
+	}
+}
+
+func outside(app httptestsuite.App) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			app.Outside(c.Response().Header().Set)
+			return next(c)
+		}
+	}
+}
+
+func newEcho() *echo.Echo {
+	e := echo.New()
+	e.Logger.SetOutput(io.Discard)
+	e.Use(middleware.Recover())
+	return e
+}
+
+// As middleware of the instance.
+func TestEcho(t *testing.T) {
+	httptestsuite.Run(t, httptestsuite.Adapter{Serve: func(t testing.TB, app httptestsuite.App) string {
+		e := newEcho()
+		e.Use(outside(app), echoguard.Middleware(app.Guard, app.Principal, app.Options...))
+		e.Any("/*", operate(app))
+		return httptestsuite.Serve(t, e)
+	}})
+}
+
+// As middleware of a route.
+func TestRoute(t *testing.T) {
+	httptestsuite.Run(t, httptestsuite.Adapter{Serve: func(t testing.TB, app httptestsuite.App) string {
+		e := newEcho()
+		e.Use(outside(app))
+		e.Any("/*", operate(app), echoguard.Middleware(app.Guard, app.Principal, app.Options...))
+		return httptestsuite.Serve(t, e)
+	}})
+}

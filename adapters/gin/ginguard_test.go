@@ -1,0 +1,74 @@
+package ginguard_test
+
+import (
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	ginguard "github.com/idempotent-go/idempotent/adapters/gin"
+	"github.com/idempotent-go/idempotent/httptestsuite"
+)
+
+func init() { gin.SetMode(gin.ReleaseMode) }
+
+// operate is the operation of the suite as a handler of gin.
+func operate(app httptestsuite.App) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		body, err := c.GetRawData()
+		if err != nil {
+			_ = c.AbortWithError(http.StatusBadRequest, err)
+			return
+		}
+		reply := app.Operate(c.Request.Context(), body)
+		if reply.Panic != nil {
+			panic(reply.Panic)
+		}
+		for name, values := range reply.Header {
+			c.Writer.Header()[name] = values
+		}
+		if reply.Returned {
+			c.AbortWithStatus(reply.Status)
+			return
+		}
+		if reply.Rest == nil {
+			c.Data(reply.Status, reply.Header.Get("Content-Type"), []byte(reply.Body))
+			return
+		}
+		c.Status(reply.Status)
+		rest := []func() string{func() string { return reply.Body }, reply.Rest}
+		c.Stream(func(w io.Writer) bool {
+			_, _ = io.WriteString(w, rest[0]())
+			rest = rest[1:]
+			return len(rest) > 0
+		})
+	}
+}
+
+func outside(app httptestsuite.App) gin.HandlerFunc {
+	return func(c *gin.Context) { app.Outside(c.Header) }
+}
+
+// As middleware of the engine.
+func TestEngine(t *testing.T) {
+	httptestsuite.Run(t, httptestsuite.Adapter{Serve: func(t testing.TB, app httptestsuite.App) string {
+		r := gin.New()
+		r.Use(gin.RecoveryWithWriter(io.Discard), outside(app), ginguard.Middleware(app.Guard, app.Principal, app.Options...))
+		r.Any("/*path", operate(app))
+		return httptestsuite.Serve(t, r)
+	}})
+}
+
+// As middleware of a route, with a Recovery inside, too.
+func TestRoute(t *testing.T) {
+	httptestsuite.Run(t, httptestsuite.Adapter{Serve: func(t testing.TB, app httptestsuite.App) string {
+		r := gin.New()
+		r.UseRawPath = true
+		r.Use(gin.RecoveryWithWriter(io.Discard), outside(app))
+		guard := ginguard.Middleware(app.Guard, app.Principal, app.Options...)
+		r.Any("/:first", guard, operate(app))
+		r.Any("/:first/*rest", guard, operate(app))
+		return httptestsuite.Serve(t, r)
+	}})
+}
