@@ -36,7 +36,7 @@ func sources(t *testing.T, dir string) map[string]*ast.File {
 func TestOnlyTheGuardTouchesAStore(t *testing.T) {
 	guard := []string{"guard.go", "lease.go", "execute.go", "unclaim.go", "wait.go", "resolve.go"}
 	// The contract itself and its optional abilities.
-	contract := []string{"store.go", "capability.go", "janitor.go"}
+	contract := []string{"store.go", "capability.go", "janitor.go", "tiered.go"}
 	seen := 0
 	for name, file := range sources(t, ".") {
 		if slices.Contains(contract, name) {
@@ -87,6 +87,7 @@ func TestImportsPointOneWay(t *testing.T) {
 		"redisstore":    {module, "github.com/redis/go-redis/v9"},
 		"storetest":     {module, module + "/internal/model"},
 		"httptestsuite": {module, module + "/memstore", module + "/storetest"},
+		"storeurl":      {module, module + "/memstore", module + "/redisstore", "github.com/redis/go-redis/v9"},
 	}
 	for dir, extra := range allowed {
 		for name, file := range sources(t, dir) {

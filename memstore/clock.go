@@ -29,7 +29,23 @@ type clock struct {
 
 func newClock(background bool) *clock {
 	now := time.Now()
-	c := &clock{start: now, unix: now.Unix(), nanos: int64(now.Nanosecond())}
+	return clockFrom(background, now, now.UnixNano())
+}
+
+// newClockAt returns the clock of a store that has entries of an earlier one:
+// the first was made at first, and the last look at that one's clock was at
+// written, both in nanoseconds since 1970. No instant is before the clock's
+// start, and where the wall clock was set back meanwhile this one was not:
+// nothing gets more time than it had left.
+func newClockAt(background bool, first, written int64) *clock {
+	now := time.Now()
+	return clockFrom(background, now.Add(-time.Duration(max(now.UnixNano(), written)-first)), first)
+}
+
+// clockFrom returns a clock that started at start, which it calls unix, in
+// nanoseconds since 1970.
+func clockFrom(background bool, start time.Time, unix int64) *clock {
+	c := &clock{start: start, unix: unix / int64(time.Second), nanos: unix % int64(time.Second)}
 	c.coarse.Store(off)
 	if background {
 		c.timer = time.AfterFunc(tick, c.advance)

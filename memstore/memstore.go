@@ -1,7 +1,8 @@
 // Package memstore keeps idempotency keys in the memory of one process.
 //
 // It serves a single process and forgets on restart: two processes, or a
-// process and its successor, do not see each other's keys. Above its size it
+// process and its successor, do not see each other's keys, unless the one ends
+// in order and leaves a file to the other ([WithSnapshot]). Above its size it
 // forgets the oldest finished entries, so that the real retention is the
 // smaller of the one asked for and the size divided by the rate of new keys
 // (10,000 entries at 100 keyed requests per second are 100 seconds). Where
@@ -10,6 +11,7 @@ package memstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -46,7 +48,10 @@ type Store struct {
 	logger     *slog.Logger
 	observer   idempotent.Observer // nil: nobody is told
 	janitor    *idempotent.Janitor // nil where the background is off
+	snapshot   *snapshot           // nil where none is kept
+	broken     error               // why the snapshot could not be read; such a store is closed
 	closeOnce  sync.Once
+	closeErr   error // set within closeOnce
 
 	// What follows changes with every claim. It is kept off the cache lines
 	// of what every replay reads.
@@ -76,13 +81,35 @@ type Stats struct {
 	Abandoned    int // claims whose lease was found to have lapsed, each counted once
 }
 
-// New returns an empty store. Without options it holds 10,000 entries or
-// 256 MiB, and sweeps once a minute in a goroutine that [Store.Close] ends. It
-// panics on options that contradict each other.
+// New returns a store, empty unless [WithSnapshot] gives it something. Without
+// options it holds 10,000 entries or 256 MiB, and sweeps once a minute in a
+// goroutine that [Store.Close] ends. It panics on options that contradict each
+// other.
+//
+// Where the snapshot cannot be read, every method of the store but Len and
+// Stats returns that error, which is logged too: the store neither answers nor
+// claims anything, and its Close leaves the file as it is. [Open] tells at once.
 func New(opts ...Option) *Store {
+	s := open(opts)
+	if s.broken != nil {
+		s.logger.Error("memstore: the snapshot cannot be read: every call is refused", slog.Any("err", s.broken))
+	}
+	return s
+}
+
+// Open returns what [New] does, or the error that kept it from reading its
+// snapshot; see [WithSnapshot]. Without a snapshot there is none.
+func Open(opts ...Option) (*Store, error) {
+	s := open(opts)
+	if s.broken != nil {
+		return nil, s.broken
+	}
+	return s, nil
+}
+
+func open(opts []Option) *Store {
 	c := newConfig(opts)
 	s := &Store{
-		clock:      newClock(c.sweepInterval > 0),
 		ended:      make(chan struct{}),
 		maxEntries: c.maxEntries,
 		maxBytes:   c.maxBytes,
@@ -93,7 +120,20 @@ func New(opts ...Option) *Store {
 	}
 	s.queue.init()
 	s.gone.forget()
-	if c.sweepInterval > 0 {
+	background := c.sweepInterval > 0
+	if c.snapshot != "" {
+		if s.broken = s.restore(c.snapshot, background); s.broken != nil {
+			if s.clock != nil {
+				s.clock.stop()
+			}
+			s.clock = newClock(false)
+			s.closed.Store(true)
+			return s
+		}
+	} else {
+		s.clock = newClock(background)
+	}
+	if background {
 		s.janitor = idempotent.NewJanitor(s, c.sweepInterval)
 	}
 	return s
@@ -101,18 +141,32 @@ func New(opts ...Option) *Store {
 
 // Close ends the background, wakes everybody who waits with
 // [idempotent.ErrClosed], and returns when the background has ended. What the
-// store held is forgotten. It may be called more than once, also concurrently,
-// and always returns nil. An [idempotent.Observer] must not call it.
+// store held is then in its snapshot, or forgotten where it has none. It may be
+// called more than once, also concurrently, and always returns what became of
+// the snapshot: nil, an error that says why it could not be written (the one
+// before is then still there), or why it could not be read. An
+// [idempotent.Observer] must not call it.
+//
+// A claim, completion, release or removal that is under way when a store with
+// a snapshot is closed may be told that whether it counts is not known. Drain
+// the guard first, and there is none.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
+		s.closeErr = s.broken
+		if s.broken != nil {
+			return
+		}
 		s.closed.Store(true)
 		close(s.ended)
 		s.clock.stop()
+		if s.janitor != nil {
+			s.closeErr = s.janitor.Close()
+		}
+		if s.snapshot != nil {
+			s.closeErr = errors.Join(s.closeErr, s.save())
+		}
 	})
-	if s.janitor != nil {
-		return s.janitor.Close()
-	}
-	return nil
+	return s.closeErr
 }
 
 // Len returns how many entries the store holds: running, abandoned and
@@ -182,6 +236,11 @@ func (s *Store) Claim(ctx context.Context, key string, c idempotent.Claim) (e id
 		default:
 			f, claimed = s.takeOver(f, c)
 		}
+		if claimed {
+			if err := s.kept(); err != nil {
+				return e, false, err
+			}
+		}
 		if claimed || refused {
 			s.tell(&e, f)
 			return e, claimed, nil
@@ -241,7 +300,7 @@ func (s *Store) Complete(ctx context.Context, key, owner string, o idempotent.Ou
 		case f.word.phase() == pending:
 			finished = s.complete(f, o)
 		case o.Unknown, f.slot.outcomeIs(o):
-			return nil
+			return s.kept()
 		case !f.slot.unknown:
 			return idempotent.ErrLost
 		default:
@@ -249,7 +308,7 @@ func (s *Store) Complete(ctx context.Context, key, owner string, o idempotent.Ou
 		}
 		if finished != nil {
 			s.makeRoomAfter(ctx, finished)
-			return nil
+			return s.kept()
 		}
 	}
 }
@@ -275,11 +334,11 @@ func (s *Store) Release(ctx context.Context, key, owner string) error {
 				return nil
 			}
 			if _, ok := s.move(f, f.now); ok {
-				return nil
+				return s.kept()
 			}
 		default:
 			if s.remove(f.slot, f.word) {
-				return nil
+				return s.kept()
 			}
 		}
 	}
@@ -293,8 +352,11 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	}
 	for {
 		f, err := s.find(ctx, key)
-		if err != nil || f.slot == nil || s.remove(f.slot, f.word) {
+		if err != nil || f.slot == nil {
 			return err
+		}
+		if s.remove(f.slot, f.word) {
+			return s.kept()
 		}
 	}
 }
@@ -305,9 +367,17 @@ func (s *Store) Ping(ctx context.Context) error { return s.ready(ctx) }
 // ready returns why a call may not go on: the store is closed or ctx ended.
 func (s *Store) ready(ctx context.Context) error {
 	if s.closed.Load() {
-		return idempotent.ErrClosed
+		return s.refusal()
 	}
 	return ctx.Err()
+}
+
+// refusal is what a closed store says.
+func (s *Store) refusal() error {
+	if s.broken != nil {
+		return s.broken
+	}
+	return idempotent.ErrClosed
 }
 
 func validateKey(key string) error {

@@ -26,6 +26,7 @@ type config struct {
 	sweepInterval time.Duration
 	logger        *slog.Logger
 	observer      idempotent.Observer
+	snapshot      string
 }
 
 func newConfig(opts []Option) config {
@@ -117,4 +118,29 @@ func WithLogger(l *slog.Logger) Option {
 // ([idempotent.EventEvicted]), one call each. nil, the default, is nobody.
 func WithObserver(o idempotent.Observer) Option {
 	return func(c *config) { c.observer = o }
+}
+
+// WithSnapshot keeps what the store holds in a file across an orderly restart.
+// [Store.Close] writes it: finished entries, and claims that still run, which
+// are abandoned from then on. [Open] reads it, and what is left of a retention or
+// a Keep has run on meanwhile, by the wall clock. The default is no file.
+//
+// A file that does not exist is a first start. Any other that cannot be read is
+// an error, and is left alone: of [Open], or of every call of a store made by
+// [New]. It matches [idempotent.ErrCorrupt] where the file is damaged, and
+// [idempotent.ErrNewerFormat] where a newer release wrote it. Nobody but an
+// operator should decide to start with nothing, by moving the file away.
+//
+// A process that dies without Close leaves the file as it was: what came after
+// is forgotten, and the next start logs a warning. The file is replaced as a
+// whole, has mode 0600, and holds keys and results in the clear. Next to it are
+// a file that ends in .lock, which stays, and one in .tmp while it is written.
+// One store at a time has it: the next one is refused until Close has returned
+// or the process has ended (where the system has no flock, as on Windows, it is
+// not). It panics on an empty path.
+func WithSnapshot(path string) Option {
+	if path == "" {
+		panic("memstore: WithSnapshot: the path is empty")
+	}
+	return func(c *config) { c.snapshot = path }
 }

@@ -2,8 +2,12 @@
 // often a client sends them.
 //
 //	go run ./examples/shop                                      keys in memory
+//	go run ./examples/shop -store 'memory:?snapshot=shop.keys'  the same, kept across restarts
 //	go run ./examples/shop -store redis://127.0.0.1:6379/0      keys in Redis
 //	go run ./examples/shop -demo                                play a story and check it
+//
+// Without -store the environment variable IDEMPOTENCY_STORE names the store;
+// package storeurl says what it may name.
 //
 // It does not start on a Redis that could forget what has been paid, such as
 // one without its append-only file, unless -unsafe-redis allows that.
@@ -21,17 +25,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/idempotent-go/idempotent"
-	"github.com/idempotent-go/idempotent/memstore"
-	"github.com/idempotent-go/idempotent/redisstore"
+	"github.com/idempotent-go/idempotent/storeurl"
 )
 
 const (
@@ -39,9 +39,10 @@ const (
 	// a little less than what the platform waits before it kills the process.
 	grace = 20 * time.Second
 
-	// young entries are not evicted from memory: rather than forget a payment
-	// that a client may still retry, the shop answers 503 to new ones.
-	young = 10 * time.Minute
+	// inMemory is the store of a shop that is told nothing else. Entries of the
+	// last minutes are not evicted from memory: rather than forget a payment that
+	// a client may still retry, the shop answers 503 to new ones.
+	inMemory = "memory:?min_age=10m"
 )
 
 func main() {
@@ -53,7 +54,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("shop", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	addr := flags.String("addr", "127.0.0.1:8080", "`address` to listen on")
-	storeURL := flags.String("store", "memory:", "where keys are kept: memory: or a redis:// `URL`")
+	storeURL := flags.String("store", inMemory, "`URL` of where keys are kept, instead of $IDEMPOTENCY_STORE")
+	if where := os.Getenv("IDEMPOTENCY_STORE"); where != "" {
+		*storeURL = where // not as the flag's default, which is printed: it may hold a password
+	}
 	providerURL := flags.String("provider", "", "payment provider's `URL`; without one, a stand-in takes 3 s and agrees")
 	unsafe := flags.Bool("unsafe-redis", false, "start although Redis is set up so that a payment could be made twice")
 	lease := flags.Duration("lease", idempotent.DefaultLease, "how long a key stays in flight after its process has died")
@@ -73,7 +77,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintf(stderr, "shop: -lease %v: it must be at least %v\n", *lease, idempotent.MinDuration)
 		return 2
 	}
-	store, closeStore, err := openStore(*storeURL, log)
+	store, closeStore, err := openStore(*storeURL)
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "shop:", err)
 		return 1
@@ -100,37 +104,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 // openStore is all that changes between one process and many. The function it
-// returns closes the store, and then what the store stands on.
-func openStore(where string, log *slog.Logger) (idempotent.Store, func() error, error) {
-	if where == "memory:" {
-		store := memstore.New(memstore.WithMinAge(young), memstore.WithLogger(log))
-		return store, store.Close, nil
-	}
-	options, err := redis.ParseURL(where)
-	if err != nil {
-		return nil, nil, fmt.Errorf("-store: %w", withoutURL(err))
-	}
-	client := redis.NewClient(options)
-	store := redisstore.New(client)
-	closeBoth := func() error { return errors.Join(store.Close(), client.Close()) }
-
-	// Without its store the shop could only refuse: say so at once.
+// returns closes the store, and then what the store stands on. Without its store
+// the shop could only refuse: a store that does not answer is an error at once.
+func openStore(where string) (idempotent.Store, func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), idempotent.DefaultStoreTimeout)
 	defer cancel()
-	if err := idempotent.Ping(ctx, store); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("-store: %w", err), closeBoth())
+	store, closeStore, err := storeurl.Open(ctx, where)
+	if err != nil {
+		return nil, nil, fmt.Errorf("-store: %w", err)
 	}
-	return store, closeBoth, nil
-}
-
-// withoutURL takes a URL out of the error that its parsing gave: it may hold a
-// password.
-func withoutURL(err error) error {
-	var parsing *url.Error
-	if errors.As(err, &parsing) {
-		return parsing.Err
-	}
-	return err
+	return store, closeStore, nil
 }
 
 // service is the shop and what it needs to run and to stop.

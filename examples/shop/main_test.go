@@ -149,7 +149,7 @@ func TestDemo_MarksFaults(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			log := slog.New(slog.DiscardHandler)
-			store, closeStore, err := openStore("memory:", log)
+			store, closeStore, err := openStore(inMemory)
 			require.NoError(t, err)
 			v := newService(store, closeStore, nil, log)
 			tt.fault(v)
@@ -321,7 +321,8 @@ func TestRun_Refusals(t *testing.T) {
 		{"a lease that makes no sense", []string{"-lease", "0"}, 2, "-lease 0s"},
 		{"no store", []string{"-store", ""}, 1, "-store:"},
 		{"another kind of store", []string{"-store", "mysql://127.0.0.1"}, 1, "-store:"},
-		{"a URL that cannot be read", []string{"-store", "redis://ada:pa55word@127.0.0.1:port"}, 1, "-store: invalid port"},
+		{"a URL that cannot be read", []string{"-store", "redis://ada:pa55word@127.0.0.1:port"}, 1, "-store: storeurl: idempotent: invalid argument: a port is not a number"},
+		{"a parameter that is not known", []string{"-store", "memory:?minimum_age=10m"}, 1, "minimum_age is not known"},
 		{"a store that is away", []string{"-store", "redis://ada:pa55word@" + gone.Addr().String()}, 1, "-store:"},
 		{"a store that is away, demo", []string{"-demo", "-store", "redis://" + gone.Addr().String()}, 1, "-store:"},
 		{"a port in use", []string{"-addr", taken.Addr().String()}, 1, "in use"},
@@ -344,7 +345,7 @@ func TestShop(t *testing.T) {
 	bank := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(verdict) }))
 	defer bank.Close()
 	log := slog.New(slog.DiscardHandler)
-	store, closeStore, err := openStore("memory:", log)
+	store, closeStore, err := openStore(inMemory)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, closeStore()) }()
 	server := httptest.NewServer(newService(store, closeStore, provider(bank.URL), log).server.Handler)
