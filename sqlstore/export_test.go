@@ -50,3 +50,9 @@ func (s *Store) ClaimIn(ctx context.Context, tx *sql.Tx, key string, c idempoten
 func (s *Store) CompleteIn(ctx context.Context, tx *sql.Tx, key, owner string, o idempotent.Outcome) error {
 	return s.text.completion(ctx, tx, key, owner, o)
 }
+
+// UnknownBatch is how many unknown outcomes one statement reads.
+const UnknownBatch = unknownBatch
+
+// Clock is the expression that tells the database's time.
+func (d Dialect) Clock() string { return d.clock() }

@@ -17,6 +17,12 @@ var (
 	sqliteSchema string
 	//go:embed schema/postgres_notify.sql
 	notifySchema string
+	//go:embed schema/postgres_unknown.sql
+	postgresUnknownSchema string
+	//go:embed schema/mysql_unknown.sql
+	mysqlUnknownSchema string
+	//go:embed schema/sqlite_unknown.sql
+	sqliteUnknownSchema string
 )
 
 // migrating is the advisory lock under which the table is made: IF NOT EXISTS
@@ -46,6 +52,20 @@ func (s *Store) NotifySchema() string {
 	return s.named(notifySchema)
 }
 
+// UnknownSchema returns the statement that makes the view of unknown outcomes,
+// which is named as the table with "_unknown" behind; see [Store.Unknowns]. It
+// comes after those of [Store.Schema], and does no harm where the view is there.
+func (s *Store) UnknownSchema() string {
+	text := sqliteUnknownSchema
+	switch s.dialect {
+	case PostgreSQL:
+		text = postgresUnknownSchema
+	case MySQL:
+		text = mysqlUnknownSchema
+	}
+	return s.named(text)
+}
+
 // named returns a schema with the Store's own names in it. An index and a
 // function are not named with the schema of their table.
 func (s *Store) named(text string) string {
@@ -57,8 +77,8 @@ func (s *Store) named(text string) string {
 	).Replace(text)
 }
 
-// Migrate makes the Store's table where it is not there, and with [WithListen]
-// the trigger that notifies. It may be called at each start of a program, also
+// Migrate makes the Store's table and the view of its unknown outcomes where they
+// are not there, and with [WithListen] the trigger that notifies. It may be called at each start of a program, also
 // of several at once, and blocks until the database has answered or ctx ends.
 func (s *Store) Migrate(ctx context.Context) error {
 	return s.step(ctx, "migrate", func(querier) error { return s.migrate(ctx) })
@@ -66,7 +86,10 @@ func (s *Store) Migrate(ctx context.Context) error {
 
 func (s *Store) migrate(ctx context.Context) error {
 	if s.dialect != PostgreSQL {
-		_, err := s.db.ExecContext(ctx, s.Schema())
+		if _, err := s.db.ExecContext(ctx, s.Schema()); err != nil {
+			return err
+		}
+		_, err := s.db.ExecContext(ctx, s.UnknownSchema())
 		return err
 	}
 	return inTx(ctx, s.db, func(tx *sql.Tx) error {
@@ -74,6 +97,9 @@ func (s *Store) migrate(ctx context.Context) error {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, s.Schema()); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, s.UnknownSchema()); err != nil {
 			return err
 		}
 		if s.listen == nil {
