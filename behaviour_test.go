@@ -589,6 +589,8 @@ var refusals = map[string]refusal{
 	"internal":           {status: 500, retryable: true},
 	"store-unavailable":  {status: 503, retryable: true, retryAfter: "1"},
 	"store-full":         {status: 503, retryable: true, retryAfter: "1"},
+	"no-record":          {status: 404, retryable: true},
+	"method-not-allowed": {status: 405},
 }
 
 // document is a problem document.
@@ -852,8 +854,12 @@ func TestBehaviourRows(t *testing.T) {
 	require.True(t, slices.IsSorted(rows))
 	require.Equal(t, slices.Compact(slices.Clone(rows)), rows, "a row twice")
 
-	files, err := filepath.Glob("*_test.go")
-	require.NoError(t, err)
+	var files []string
+	for _, pattern := range []string{"*_test.go", "client/*_test.go"} { // each module has the rows of its side
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		files = append(files, found...)
+	}
 	form := regexp.MustCompile(`^Test(B\d\d)_[A-Z]`)
 	tested := map[string]bool{}
 	for _, file := range files {
@@ -877,7 +883,7 @@ func TestBehaviourRows(t *testing.T) {
 			if hasBuildTag(parsed) {
 				t.Errorf("%s: %s does not run with every go test", where, f.Name.Name)
 			}
-			if parsed.Name.Name == "idempotent_test" { // the others see one part of the library only
+			if name := parsed.Name.Name; name == "idempotent_test" || name == "client_test" { // the others see one part of the library only
 				tested[m[1]] = true
 			}
 			ast.Inspect(f, func(n ast.Node) bool {

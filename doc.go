@@ -31,6 +31,12 @@
 //	guard := idempotent.New(memstore.New())
 //	mux.Handle("POST /orders", guard.Middleware(principal)(http.HandlerFunc(createOrder)))
 //
+// What an operation calls itself gets a stable key of its own from [Derive].
+// [Guard.StatusHandler] tells clients what became of a key, and
+// [WithStatusURL] lets them leave before the end; no-record and
+// method-not-allowed in the table below are its refusals. Package client, a module beside this one, sends
+// requests so that all this works: one key per operation, kept over attempts.
+//
 // At the end of the process, in this order: http.Server.Shutdown,
 // [Guard.Drain], the store's Close, the client's Close.
 //
@@ -129,6 +135,8 @@
 //	-                       body-unreadable 400      yes        -              -
 //	-                       body-too-large 413       no         -              -
 //	-                       internal 500             yes        -              -
+//	-                       no-record 404            yes        -              -
+//	-                       method-not-allowed 405   no         -              -
 //	-                       -                        -          evicted        idempotent_evicted
 //	-                       -                        -          unkeyed        idempotent_unkeyed
 //

@@ -226,13 +226,18 @@ func (g *Guard) tellClaimed(ctx context.Context, e Entry) {
 	g.log.tell(ctx, Event{Kind: kind, Key: e.Key, Owner: e.Owner, Trace: e.Trace, Status: e.Status, Age: e.Timestamp.Sub(e.Claimed)})
 }
 
-// look loads key for a guard that makes no new claims.
-func (g *Guard) look(ctx context.Context, key string, c *call) (e Entry, err error) {
-	var ok bool
+// load reads key. It changes and extends nothing.
+func (g *Guard) load(ctx context.Context, key string) (e Entry, found bool, err error) {
 	err = g.step(ctx, "load", key, g.storeTimeout, func(ctx context.Context) (err error) {
-		e, ok, err = g.store.Load(ctx, key)
+		e, found, err = g.store.Load(ctx, key)
 		return err
 	})
+	return e, found, err
+}
+
+// look loads key for a guard that makes no new claims.
+func (g *Guard) look(ctx context.Context, key string, c *call) (e Entry, err error) {
+	e, ok, err := g.load(ctx, key)
 	if err == nil && (!ok || g.takeOver && abandoned(e) && e.Fingerprint == c.fingerprint) {
 		// Another instance can run it.
 		err = fmt.Errorf("%w: the guard is draining", ErrClosed)

@@ -48,8 +48,18 @@ func Anonymous(*http.Request) (string, error) { return "anonymous", nil }
 // sense. The result is safe for concurrent use, and each call of Middleware
 // has its own bound of waiters.
 func (g *Guard) Middleware(principal PrincipalFunc, opts ...HTTPOption) func(http.Handler) http.Handler {
+	m := newMiddleware(g, "Middleware", principal, opts)
+	return func(next http.Handler) http.Handler {
+		if next == nil {
+			panic("idempotent: Middleware: the next handler is nil")
+		}
+		return &handler{middleware: m, next: next}
+	}
+}
+
+func newMiddleware(g *Guard, name string, principal PrincipalFunc, opts []HTTPOption) *middleware {
 	if principal == nil {
-		panic("idempotent: Middleware: the PrincipalFunc is nil; Anonymous is the one that tells nobody apart")
+		panic("idempotent: " + name + ": the PrincipalFunc is nil; Anonymous is the one that tells nobody apart")
 	}
 	m := &middleware{
 		guard:       g,
@@ -69,12 +79,7 @@ func (g *Guard) Middleware(principal PrincipalFunc, opts ...HTTPOption) func(htt
 			o.apply(m)
 		}
 	}
-	return func(next http.Handler) http.Handler {
-		if next == nil {
-			panic("idempotent: Middleware: the next handler is nil")
-		}
-		return &handler{middleware: m, next: next}
-	}
+	return m
 }
 
 // middleware is what all handlers of one Middleware share.
@@ -104,6 +109,7 @@ type middleware struct {
 	replayCookies bool
 	replayHook    func(http.ResponseWriter, *http.Request, int) bool
 	problemBase   string
+	statusURL     string // "": nothing is answered before its end
 }
 
 type handler struct {
@@ -132,15 +138,23 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	wait, preferred := h.waitOf(r)
 	x.call.wait, x.call.waiters = wait, h.waiters
 	x.call.detached = !h.cancelOnDisconnect
+	if h.statusURL != "" && prefersAsync(r) && x.async(preferred) {
+		return
+	}
 	rec, replayed, err := h.guard.run(r.Context(), x.name, x, &x.call)
 	if x.call.waited && preferred {
-		w.Header().Set("Preference-Applied", "wait="+strconv.FormatInt(int64(wait/time.Second), 10))
+		w.Header().Set("Preference-Applied", waitPreference(wait))
 	}
+	x.answer(rec, replayed, err)
+}
+
+// answer turns what [Guard.Run] has returned into an answer.
+func (x *exchange) answer(rec Record, replayed bool, err error) {
 	switch {
 	case replayed:
 		x.replay(rec)
 	case err != nil:
-		h.refuseError(w, rec, err)
+		x.refuseError(x.w, rec, err)
 	default:
 		x.deliver()
 	}

@@ -196,6 +196,29 @@ func WithCancelOnDisconnect() HTTPOption {
 	return HTTPOption{func(m *middleware) { m.cancelOnDisconnect = true }}
 }
 
+// WithStatusURL lets clients ask for an answer before the end of the operation,
+// by "Prefer: respond-async" (RFC 7240): they get 202 with a Location that says
+// what became of it. base is the URL of [Guard.StatusHandler] as clients see
+// it, such as "/operations"; it may be absolute. Without this option the
+// preference is ignored.
+//
+// The refusals and replays that need no run are answered as ever, and a
+// duplicate of a running request gets 202 instead of 409. With
+// "Prefer: respond-async, wait=5" an operation that ends within five seconds is
+// answered as if the client had waited. A handler goes on in a goroutine of its
+// own, for which [Guard.Drain] waits, with the values and the deadline of the
+// request's context, whatever [WithCancelOnDisconnect] says; it cannot hijack, and what it flushes is held. An answer
+// longer than [WithMaxResponse] reaches nobody. Each takes the place of one
+// waiter ([WithMaxWaiters]) while it runs; without a free one the preference is
+// ignored. It panics on a text that is no URL, or has a query or a fragment.
+func WithStatusURL(base string) HTTPOption {
+	u, err := url.Parse(base)
+	if err != nil || u.Path == "" && u.Host == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+		panic(fmt.Sprintf("idempotent: WithStatusURL: %q is not a URL without query and fragment", base))
+	}
+	return HTTPOption{func(m *middleware) { m.statusURL = base }}
+}
+
 func mustBePositive(name string, n int64) {
 	if n < 1 {
 		panic(fmt.Sprintf("idempotent: %s: the number is %d; it must be at least 1", name, n))

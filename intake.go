@@ -49,6 +49,7 @@ func (x *exchange) intake() (refusal *problem) {
 			return refusal
 		}
 	}
+	x.key = key
 	method, path := r.Method, requestPath(r)
 	scopeMethod, scopePath := "", ""
 	if x.principalScope {
@@ -253,28 +254,40 @@ func (h *handler) waitOf(r *http.Request) (wait time.Duration, preferred bool) {
 	return time.Duration(seconds) * time.Second, true
 }
 
-// preferredWait finds the first wait preference of all field lines; one whose
-// value is no number of seconds is ignored, as unknown preferences are.
+// preferredWait reads the wait preference; one whose value is no number of
+// seconds is ignored, as unknown preferences are.
 func preferredWait(lines []string) (seconds int64, ok bool) {
+	value, ok := preference(lines, "wait")
+	if !ok {
+		return 0, false
+	}
+	seconds, err := strconv.ParseInt(value, 10, 64)
+	if errors.Is(err, strconv.ErrRange) && seconds > 0 {
+		err = nil // a very long wait is a wait all the same
+	}
+	if err != nil || seconds < 0 {
+		return 0, false
+	}
+	return seconds, true
+}
+
+// preference finds the first preference of that name in all field lines.
+func preference(lines []string, name string) (value string, ok bool) {
 	for _, line := range lines {
-		for preference := range strings.SplitSeq(line, ",") {
-			preference, _, _ = strings.Cut(preference, ";")
-			name, value, _ := strings.Cut(preference, "=")
-			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
-				continue
+		for item := range strings.SplitSeq(line, ",") {
+			item, _, _ = strings.Cut(item, ";")
+			this, value, _ := strings.Cut(item, "=")
+			if strings.EqualFold(strings.TrimSpace(this), name) {
+				return strings.Trim(strings.TrimSpace(value), `"`), true
 			}
-			value = strings.Trim(strings.TrimSpace(value), `"`)
-			seconds, err := strconv.ParseInt(value, 10, 64)
-			if errors.Is(err, strconv.ErrRange) && seconds > 0 {
-				err = nil // a very long wait is a wait all the same
-			}
-			if err == nil && seconds >= 0 {
-				return seconds, true
-			}
-			return 0, false
 		}
 	}
-	return 0, false
+	return "", false
+}
+
+// waitPreference is what is said of a wait that was granted.
+func waitPreference(wait time.Duration) string {
+	return "wait=" + strconv.FormatInt(int64(wait/time.Second), 10)
 }
 
 // requestTrace is where a correlation id comes from by default.

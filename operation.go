@@ -12,6 +12,7 @@ type exchange struct {
 	w http.ResponseWriter
 	r *http.Request // as layers outside know it
 
+	key     string // the client's
 	name    string // in the store
 	unkeyed bool
 	body    heldBody // what the handler reads; nothing where the request has none

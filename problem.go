@@ -127,15 +127,7 @@ type problemDocument struct {
 // header sets the fields of a refusal, and takes out what outer layers have
 // set for an answer of the handler.
 func (p problem) header(h http.Header, base string, extra problemExtra) {
-	for _, name := range []string{
-		"Content-Length", "Content-Encoding", "Content-Range", "Content-Location", "Content-Digest", "Repr-Digest",
-		"Etag", "Last-Modified", "Expires", "Accept-Ranges", "Trailer", "Retry-After", replayedHeader,
-	} {
-		h.Del(name)
-	}
-	h.Set("Content-Type", "application/problem+json")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
+	ownHeader(h, "application/problem+json")
 	h.Add("Link", "<"+base+p.code+`>; rel="help"`)
 	if extra.replayed {
 		h.Set(replayedHeader, "true")
@@ -143,6 +135,20 @@ func (p problem) header(h http.Header, base string, extra problemExtra) {
 	if extra.retryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(retryAfterSeconds(extra.retryAfter), 10))
 	}
+}
+
+// ownHeader prepares h for an answer of this package in place of the
+// handler's.
+func ownHeader(h http.Header, contentType string) {
+	for _, name := range []string{
+		"Content-Length", "Content-Encoding", "Content-Range", "Content-Location", "Content-Digest", "Repr-Digest",
+		"Etag", "Last-Modified", "Expires", "Accept-Ranges", "Trailer", "Retry-After", replayedHeader,
+	} {
+		h.Del(name)
+	}
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
 }
 
 // body returns the problem document.
