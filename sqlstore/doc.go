@@ -41,6 +41,18 @@
 // handlers. Then a crash at any point leaves everything or nothing, and there is
 // no unknown outcome to settle.
 //
+// # The business table's own index
+//
+// A unique index on (principal, idempotency_key) of the table that the operation
+// writes stops what no layer above it can. [IsDuplicate] knows its violation from
+// any other error, and [Existing] loads the row that won with its state.
+//
+// # When nobody knows
+//
+// [Store.Migrate] also makes the view of unknown outcomes, the table's name and
+// _unknown: recorded ones and abandoned claims. [Reconcile] walks it and asks the
+// program what became of each.
+//
 // # What the database must be
 //
 // The clock is the primary's. A failover to a replica that lacks the last
