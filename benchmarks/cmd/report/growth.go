@@ -279,7 +279,7 @@ func growthOfWaiters(b *bench) ([]figure, error) {
 		}
 		for _, n := range counts {
 			b.progress("waiters: %s, %d", s.name, n)
-			got, err := b.wakeRounds(s.store, n, b.size(max(1, 100/n), 1), settle, byStore)
+			got, err := b.wakeRounds(s.store, n, b.size(max(1, 20/n), 1), settle, byStore)
 			if err != nil {
 				return nil, err
 			}

@@ -23,8 +23,8 @@ const usage = `Usage: go run ./benchmarks/cmd/report [flags]
 
 Measures every row of the table of targets in interleaved rounds, against a
 redis-server that it starts on a free port and ends; prints the table; and
-writes benchmarks.md and charts/*.svg into the directory of -out. It takes about
-ten minutes and wants an idle machine.
+writes benchmarks.md and charts/*.svg into the directory of -out. It takes
+ten to fifteen minutes and wants an idle machine.
 
 Exit status: 0 when every row meets its target; 1 when one falls short, was not
 measured or failed to run; 2 for wrong flags. With -quick a row that falls short
@@ -61,8 +61,8 @@ func main() {
 	os.Exit(status)
 }
 
-// parse reads the flags, and checks what can be checked before ten minutes
-// have passed.
+// parse reads the flags, and checks what can be checked before a quarter
+// of an hour has passed.
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	var only string

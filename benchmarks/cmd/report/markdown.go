@@ -65,7 +65,7 @@ func cell(s string) string {
 func (r report) writeDocument(w io.Writer) {
 	fmt.Fprintf(w, `# Benchmarks
 
-Written by `+"`go run ./benchmarks/cmd/report`"+`, which starts its own Redis server, takes about ten minutes and exits with 1
+Written by `+"`go run ./benchmarks/cmd/report`"+`, which starts its own Redis server, takes ten to fifteen minutes and exits with 1
 where a row falls short. All sides of a comparison run one after the other in each of %d rounds, every second round in reverse, and
 medians count; a ratio is that of each round. Compare ratios, not times: those hold for one machine.
 

@@ -238,7 +238,7 @@ func evictions(b *bench, n int) (ours, bare measure.Samples, err error) {
 	if err := fill(ctx, s, names, 1); err != nil {
 		return nil, nil, err
 	}
-	got, err := b.compare(
+	got, err := b.compareAt(n,
 		measure.Side{Name: "memstore", Run: func() (float64, error) {
 			var took time.Duration
 			evicted := 0

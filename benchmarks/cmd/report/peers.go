@@ -50,10 +50,10 @@ func peers(b *bench) ([]compared, error) {
 
 // timePeers times those that need a server or those that do not, in turns.
 func timePeers(b *bench, all []compared, redis bool) error {
-	goroutines, n, recorded := workers(), b.size(20_000, 1000), b.keys(1000)
+	goroutines, n, recorded := workers(), b.size(10_000, 1000), b.keys(1000)
 	addr := ""
 	if redis {
-		goroutines, n = 64, b.size(6000, 640)
+		goroutines, n = 64, b.size(3000, 640)
 		if b.server == nil {
 			return nil
 		}

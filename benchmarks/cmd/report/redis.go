@@ -80,7 +80,7 @@ func redisFresh(b *bench) (outcome, error) {
 	for _, at := range []struct {
 		goroutines, ops int
 		limit           float64
-	}{{64, b.size(20_000, 256), 2.2}, {1, b.size(3000, 50), 1.4}} {
+	}{{64, b.size(12_000, 256), 2.2}, {1, b.size(3000, 50), 1.4}} {
 		b.progress("P12: %d goroutines", at.goroutines)
 		names := func() []string { return b.names(at.ops) }
 		got, err := b.compare(
@@ -156,7 +156,7 @@ func redisReplay(b *bench) (outcome, error) {
 	for _, at := range []struct {
 		goroutines, ops int
 		limit           float64
-	}{{64, b.size(40_000, 512), 1.8}, {1, b.size(5000, 100), 1.4}} {
+	}{{64, b.size(15_000, 512), 1.8}, {1, b.size(5000, 100), 1.4}} {
 		b.progress("P13: %d goroutines", at.goroutines)
 		asked := shuffled(recorded)
 		for len(asked) < at.ops {
