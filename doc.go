@@ -31,12 +31,6 @@
 //	guard := idempotent.New(memstore.New())
 //	mux.Handle("POST /orders", guard.Middleware(principal)(http.HandlerFunc(createOrder)))
 //
-// What an operation calls itself gets a stable key of its own from [Derive].
-// [Guard.StatusHandler] tells clients what became of a key, and
-// [WithStatusURL] lets them leave before the end; no-record and
-// method-not-allowed in the table below are its refusals. Package client, a module beside this one, sends
-// requests so that all this works: one key per operation, kept over attempts.
-//
 // At the end of the process, in this order: http.Server.Shutdown,
 // [Guard.Drain], the store's Close, the client's Close.
 //
@@ -152,4 +146,31 @@
 // the record is looked at. Browsers need Idempotency-Key and Prefer in
 // Access-Control-Allow-Headers, and Idempotent-Replayed, Retry-After, Location
 // and Preference-Applied in Access-Control-Expose-Headers.
+//
+// # The state of a key
+//
+// [Guard.StatusHandler] tells clients what became of a key: once, after a wait,
+// or as a stream of its changes. [WithStatusURL] lets them leave before the end,
+// with the address to ask at. Its refusals are no-record and method-not-allowed
+// in the table above.
+//
+// # Keys for calls to others
+//
+// What an operation calls itself gets a key from [Derive], the same on every
+// attempt of the operation and another one for each step. Package client, a
+// module of its own, sends requests so that all this works: one key for each
+// operation, kept over attempts.
+//
+// # Other doors
+//
+// Modules of their own beside this one: sqlstore has the store over PostgreSQL,
+// MySQL, MariaDB and SQLite, and operations in one transaction with their claim
+// and their outcome; grpcguard has interceptors for unary gRPC calls; adapters
+// has middleware for gin, echo and fiber, which package httptestsuite proves.
+//
+// # Other stores
+//
+// [Tiered] answers repeats from copies in a near store and claims in a far one.
+// Package storeurl opens the store that a URL names. memstore.WithSnapshot keeps
+// what is known across an orderly restart.
 package idempotent
