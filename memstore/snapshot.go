@@ -434,7 +434,8 @@ func (s *Store) write(w io.Writer, entries []found) error {
 	}
 	for _, f := range entries {
 		sl := f.slot
-		at, end := sl.completed, f.word.end()
+		var at int64
+		end := f.word.end()
 		var flags byte
 		set := func(flag byte, is bool) {
 			if is {
@@ -447,7 +448,7 @@ func (s *Store) write(w io.Writer, entries []found) error {
 			flags |= flagDone
 			set(flagSuccess, sl.success)
 			set(flagUnknown, sl.unknown)
-			result = sl.result
+			result, at = sl.result, sl.completed
 			end = max(end, at)
 		} else {
 			at = min(end, now) // its process ends: the lease lapses now
