@@ -91,7 +91,7 @@ func TestHistory(t *testing.T) {
 				if _, err := idempotent.Sweep(ctx, stores[0]); err != nil && ctx.Err() == nil {
 					t.Error(err)
 				}
-				time.Sleep(time.Millisecond)
+				time.Sleep(20 * time.Millisecond)
 			}
 		})
 		history.Check(t, rounds(4), tolerance, stores...)
