@@ -56,7 +56,7 @@ func (x *exchange) intake() (refusal *problem) {
 		scopeMethod, scopePath, method, path = method, path, "", ""
 	}
 	// One text holds both: they are kept together.
-	b := appendKey(make([]byte, 0, keyMaxName+fingerprintMaxTag+32), method, path, principal, key) // as StoreKey
+	b := appendStoreKey(make([]byte, 0, keyMaxName+fingerprintMaxTag+32), method, path, principal, key)
 	nameEnd := len(b)
 	b, err := appendFingerprint(b, r, body, x.fingerprint, scopeMethod, scopePath)
 	if err != nil {

@@ -91,7 +91,12 @@ func appendKey(b []byte, parts ...string) []byte {
 // client's without its quotes. With WithPrincipalScope method and path are "".
 // The host is not part of the name.
 func StoreKey(method, path, principal, key string) string {
-	return Key(method, path, principal, key) // the middleware's own is appended by intake
+	return string(appendStoreKey(make([]byte, 0, keyMaxName), method, path, principal, key))
+}
+
+// appendStoreKey appends what StoreKey returns.
+func appendStoreKey(b []byte, method, path, principal, key string) []byte {
+	return appendKey(b, method, path, principal, key)
 }
 
 // KeyMaxAge returns a key policy under which a UUIDv7 older than d is
