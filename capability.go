@@ -48,6 +48,50 @@ type Deleter interface {
 	Delete(ctx context.Context, key string) error
 }
 
+// Lister is a Store whose entries can be listed page by page, for people who
+// look after it. Nothing that answers a request uses it.
+type Lister interface {
+	// List returns the next page of a listing; see [ListQuery] and [Page].
+	// Other calls go on meanwhile: an entry that is there from the first page
+	// to the last is listed at least once, one that comes or goes in between
+	// may be missing, and one may be listed twice. The order is the store's.
+	List(ctx context.Context, q ListQuery) (Page, error)
+}
+
+// ListQuery says which page is wanted. The zero value asks for the first page
+// of everything.
+type ListQuery struct {
+	Prefix string // only keys that begin with it; "" means all
+	Cursor string // "" begins a listing; otherwise Next of the page before, with the same Prefix
+	Limit  int    // entries a page; 0 means 100, and more than 1,000 mean 1,000
+}
+
+// The sizes of a page; see [ListQuery].
+const (
+	DefaultListLimit = 100
+	MaxListLimit     = 1000
+)
+
+// Size returns how many entries q asks for, between 1 and [MaxListLimit]. A
+// negative Limit is [ErrInvalid].
+func (q ListQuery) Size() (int, error) {
+	switch {
+	case q.Limit < 0:
+		return 0, fmt.Errorf("%w: ListQuery.Limit is %d; use 0 for %d entries a page", ErrInvalid, q.Limit, DefaultListLimit)
+	case q.Limit == 0:
+		return DefaultListLimit, nil
+	}
+	return min(q.Limit, MaxListLimit), nil
+}
+
+// Page is one page of a listing. It may hold fewer entries than were asked
+// for, even none, and more may follow: only Next tells the end.
+type Page struct {
+	Entries []Entry  // as [Store.Load] returns them, but Result is ""
+	Corrupt []string // keys of records that cannot be read; Load of one says why
+	Next    string   // Cursor of the next page; "" where this was the last
+}
+
 // Ping reports whether s can be reached. A store that is no [Pinger] is asked
 // for a key that nobody uses.
 func Ping(ctx context.Context, s Store) error {
@@ -67,6 +111,16 @@ func Delete(ctx context.Context, s Store, key string) error {
 		return fmt.Errorf("idempotent: %T cannot delete a key: %w", s, errors.ErrUnsupported)
 	}
 	return d.Delete(ctx, key)
+}
+
+// List returns a page of the entries of s; see [Lister]. Where s is no Lister
+// it returns an error that matches [errors.ErrUnsupported].
+func List(ctx context.Context, s Store, q ListQuery) (Page, error) {
+	l, ok := s.(Lister)
+	if !ok {
+		return Page{}, fmt.Errorf("idempotent: %T cannot list its entries: %w", s, errors.ErrUnsupported)
+	}
+	return l.List(ctx, q)
 }
 
 // Sweep sweeps s once. A store that is no [Sweeper] forgets by itself: nothing
