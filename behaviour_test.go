@@ -550,7 +550,7 @@ func (b *bench) untilSettled(key string) {
 func (b *bench) storeCalls() (n int) {
 	for _, op := range []storetest.Op{
 		storetest.OpLoad, storetest.OpClaim, storetest.OpRenew, storetest.OpComplete, storetest.OpRelease,
-		storetest.OpWait, storetest.OpDelete, storetest.OpSweep, storetest.OpPing,
+		storetest.OpWait, storetest.OpDelete, storetest.OpSweep, storetest.OpPing, storetest.OpList,
 	} {
 		n += b.store.Calls(op)
 	}

@@ -59,7 +59,8 @@ type Lister interface {
 }
 
 // ListQuery says which page is wanted. The zero value asks for the first page
-// of everything.
+// of everything. A negative Limit, and a Cursor that is none of the store's, are
+// [ErrInvalid].
 type ListQuery struct {
 	Prefix string // only keys that begin with it; "" means all
 	Cursor string // "" begins a listing; otherwise Next of the page before, with the same Prefix

@@ -35,8 +35,8 @@ const copyAge = time.Minute - 100*time.Millisecond
 // answers then. A memory store warns of entries that it evicts early, which are
 // only copies here; give it a silent logger.
 //
-// The store is a [Waiter], a [Pinger] and a [Deleter], as far as far is; it is
-// no [Sweeper], so that a far store that needs one gets its own [Janitor]. Near
+// The store is a [Waiter], a [Pinger], a [Deleter] and a [Lister] of what far
+// has, as far as far is; it is no [Sweeper], so that a far store that needs one gets its own [Janitor]. Near
 // and far stay the caller's to close. Tiered panics on nil.
 func Tiered(near, far Store) Store {
 	if isNil(near) || isNil(far) {
@@ -65,6 +65,7 @@ var (
 	_ Waiter  = (*tiered)(nil)
 	_ Pinger  = (*tiered)(nil)
 	_ Deleter = (*tiered)(nil)
+	_ Lister  = (*tiered)(nil)
 )
 
 // Load returns the entry of key, from near where it has a copy.
@@ -125,6 +126,8 @@ func (t *tiered) Release(ctx context.Context, key, owner string) error {
 }
 
 func (t *tiered) Ping(ctx context.Context) error { return Ping(ctx, t.far) }
+
+func (t *tiered) List(ctx context.Context, q ListQuery) (Page, error) { return List(ctx, t.far, q) }
 
 // Delete removes key from far and then its copy, whatever far said: what far
 // may have done counts as done.

@@ -27,6 +27,7 @@ var (
 	_ idempotent.Sweeper = (*Store)(nil)
 	_ idempotent.Pinger  = (*Store)(nil)
 	_ idempotent.Deleter = (*Store)(nil)
+	_ idempotent.Lister  = (*Store)(nil)
 )
 
 // Store is an [idempotent.Store] in memory. It is made by [New], safe for

@@ -354,6 +354,7 @@ func everyMethod(ctx context.Context, s *Store) map[string]error {
 	errs["Ping"] = s.Ping(ctx)
 	_, _, errs["Wait"] = s.Wait(ctx, "k")
 	_, errs["Sweep"] = s.Sweep(ctx)
+	_, errs["List"] = s.List(ctx, idempotent.ListQuery{})
 	return errs
 }
 

@@ -31,6 +31,7 @@ func allCases() []testCase {
 		raceCases,
 		roomCases,
 		abilityCases,
+		listCases,
 		corruptionCases,
 	)
 }

@@ -22,14 +22,15 @@ const (
 	OpDelete   Op = "delete"
 	OpSweep    Op = "sweep"
 	OpPing     Op = "ping"
+	OpList     Op = "list"
 )
 
 // Faulty is a store that fails on command, for tests of what is built on one.
 // It is made by [NewFaulty], passes every call on to another store until it is
 // told otherwise, and is safe for concurrent use.
 //
-// Hooks get the context and the key of the operation; the key of a sweep and
-// of a ping is empty. A hook is called concurrently where the store is, and may
+// Hooks get the context and the key of the operation; the key of a sweep, of a
+// ping and of a listing is empty. A hook is called concurrently where the store is, and may
 // block to make the store slow, but no longer than until its context ends.
 type Faulty struct {
 	store idempotent.Store
@@ -47,6 +48,7 @@ var (
 	_ idempotent.Deleter = (*Faulty)(nil)
 	_ idempotent.Sweeper = (*Faulty)(nil)
 	_ idempotent.Pinger  = (*Faulty)(nil)
+	_ idempotent.Lister  = (*Faulty)(nil)
 )
 
 // hook is called with the context and the key of one operation.
@@ -177,6 +179,18 @@ func (f *Faulty) Sweep(ctx context.Context) (swept idempotent.Swept, err error) 
 // Ping implements [idempotent.Pinger] by [idempotent.Ping].
 func (f *Faulty) Ping(ctx context.Context) error {
 	return f.do(ctx, OpPing, "", func() error { return idempotent.Ping(ctx, f.store) })
+}
+
+// List implements [idempotent.Lister] by [idempotent.List].
+func (f *Faulty) List(ctx context.Context, q idempotent.ListQuery) (page idempotent.Page, err error) {
+	err = f.do(ctx, OpList, "", func() (err error) {
+		page, err = idempotent.List(ctx, f.store, q)
+		return err
+	})
+	if err != nil {
+		return idempotent.Page{}, err
+	}
+	return page, nil
 }
 
 // do runs one operation with its hooks, which are called without the lock so

@@ -40,6 +40,10 @@ var faultyCalls = []struct {
 		return err
 	}},
 	{OpPing, "", func(ctx context.Context, f *Faulty) error { return f.Ping(ctx) }},
+	{OpList, "", func(ctx context.Context, f *Faulty) error {
+		page, err := f.List(ctx, idempotent.ListQuery{})
+		return zero(err, page.Next != "" || page.Entries != nil || page.Corrupt != nil, idempotent.Entry{})
+	}},
 	{OpDelete, "key", func(ctx context.Context, f *Faulty) error { return f.Delete(ctx, "key") }},
 }
 

@@ -3,6 +3,9 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -11,7 +14,7 @@ import (
 )
 
 func mutants() []mutant {
-	return append(append(append(claimMutants(), ownerMutants()...), ruleMutants()...), abilityMutants()...)
+	return slices.Concat(claimMutants(), ownerMutants(), ruleMutants(), abilityMutants(), listMutants())
 }
 
 func claimMutants() []mutant {
@@ -1079,4 +1082,151 @@ type store struct{ idempotent.Store }
 
 func damaged(refuse func(op model.Op, damage error) error) func(*reference, *Harness) {
 	return func(r *reference, _ *Harness) { r.refuse = refuse }
+}
+
+func listMutants() []mutant {
+	type (
+		query = idempotent.ListQuery
+		page  = idempotent.Page
+	)
+	return []mutant{
+		{
+			name: "a listing shows results",
+			plant: listed(func(r *reference, _ query, p *page) {
+				for i, e := range p.Entries {
+					p.Entries[i] = r.states[e.Key].Read(r.clock())
+				}
+			}),
+			kills: []string{"ListShowsEveryState"},
+		},
+		{
+			name: "a listing shows lapsed claims as pending",
+			plant: listed(func(r *reference, _ query, p *page) {
+				for i, e := range p.Entries {
+					if held := r.states[e.Key].Entry; pending(r.states[e.Key]) {
+						p.Entries[i] = held
+					}
+				}
+			}),
+			kills: []string{"ListShowsEveryState"},
+		},
+		{
+			name: "a listing shows what is gone",
+			plant: listed(func(r *reference, q query, p *page) {
+				if s, ok := r.states[q.Prefix]; ok && len(p.Entries) == 0 {
+					p.Entries = append(p.Entries, s.Entry)
+				}
+			}),
+			kills: []string{"ListShowsEveryState", "ListForgetsAtOnce"},
+		},
+		{
+			name: "a page drops its last entry",
+			plant: listed(func(_ *reference, _ query, p *page) {
+				if p.Next != "" && len(p.Entries) > 0 {
+					p.Entries = p.Entries[:len(p.Entries)-1]
+				}
+			}),
+			kills: []string{"ListInPages", "ListPrefixIsLiteral", "ListWhileOthersComeAndGo"},
+		},
+		{
+			name: "a page has one entry more than was asked for",
+			plant: lists(func(ctx context.Context, r *reference, q query) (page, error) {
+				size, err := q.Size()
+				if err != nil {
+					return page{}, err
+				}
+				q.Limit = size + 1
+				return r.List(ctx, q)
+			}),
+			kills: []string{"ListInPages"},
+		},
+		{
+			name: "a listing has no end",
+			plant: listed(func(_ *reference, q query, p *page) {
+				if p.Next == "" {
+					p.Next = "after "
+				}
+			}),
+			kills: []string{"ListInPages"},
+		},
+		{
+			name: "a prefix takes either case",
+			plant: lists(func(ctx context.Context, r *reference, q query) (page, error) {
+				prefix := q.Prefix
+				q.Prefix, q.Limit = "", idempotent.MaxListLimit
+				p, err := r.List(ctx, q)
+				p.Entries = slices.DeleteFunc(p.Entries, func(e idempotent.Entry) bool {
+					return !strings.HasPrefix(strings.ToLower(e.Key), strings.ToLower(prefix))
+				})
+				return p, err
+			}),
+			kills: []string{"ListPrefixIsLiteral"},
+		},
+		{
+			name: "a prefix is a pattern",
+			plant: lists(func(ctx context.Context, r *reference, q query) (page, error) {
+				prefix, _, pattern := strings.Cut(q.Prefix, "*")
+				q.Prefix = prefix
+				if pattern {
+					q.Limit = idempotent.MaxListLimit
+				}
+				return r.List(ctx, q)
+			}),
+			kills: []string{"ListPrefixIsLiteral"},
+		},
+		{
+			name: "a cursor counts entries",
+			plant: lists(func(ctx context.Context, r *reference, q query) (page, error) {
+				size, err := q.Size()
+				if err != nil {
+					return page{}, err
+				}
+				skip := 0
+				if q.Cursor != "" {
+					if skip, err = strconv.Atoi(q.Cursor); err != nil {
+						return page{}, idempotent.ErrInvalid
+					}
+				}
+				p, err := r.List(ctx, query{Prefix: q.Prefix, Limit: idempotent.MaxListLimit})
+				p.Entries = p.Entries[min(skip, len(p.Entries)):]
+				if len(p.Entries) > size {
+					p.Entries, p.Next = p.Entries[:size], fmt.Sprint(skip+size)
+				}
+				return p, err
+			}),
+			kills: []string{"ListWhileOthersComeAndGo"},
+		},
+		{
+			name:  "a listing hides what it cannot read",
+			plant: listed(func(_ *reference, _ query, p *page) { p.Corrupt = nil }),
+			kills: []string{"ListNamesWhatItCannotRead"},
+		},
+		{
+			name: "a listing ends at what it cannot read",
+			plant: listed(func(_ *reference, _ query, p *page) {
+				if len(p.Corrupt) > 0 {
+					p.Next = ""
+				}
+			}),
+			kills: []string{"ListNamesWhatItCannotRead"},
+		},
+		{
+			name: "a listing takes any limit and cursor",
+			plant: lists(func(ctx context.Context, r *reference, q query) (page, error) {
+				p, err := r.List(ctx, q)
+				if errors.Is(err, idempotent.ErrInvalid) {
+					return r.List(ctx, query{Prefix: q.Prefix})
+				}
+				return p, err
+			}),
+			kills: []string{"ListInvalid"},
+		},
+		{
+			name: "a listing outlives its context",
+			plant: lists(func(_ context.Context, r *reference, q query) (page, error) {
+				return r.List(context.Background(), q)
+			}),
+			kills: []string{"ListWithEndedContext"},
+		},
+	}
 }

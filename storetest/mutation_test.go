@@ -270,6 +270,31 @@ func waits(wait func(ctx context.Context, r *reference, key string) (idempotent.
 	return func(r *reference, h *Harness) { h.Store = waiter{r, wait} }
 }
 
+// lister is a reference with a List of its own.
+type lister struct {
+	*reference
+	list func(ctx context.Context, r *reference, q idempotent.ListQuery) (idempotent.Page, error)
+}
+
+func (l lister) List(ctx context.Context, q idempotent.ListQuery) (idempotent.Page, error) {
+	return l.list(ctx, l.reference, q)
+}
+
+func lists(list func(ctx context.Context, r *reference, q idempotent.ListQuery) (idempotent.Page, error)) func(*reference, *Harness) {
+	return func(r *reference, h *Harness) { h.Store = lister{r, list} }
+}
+
+// listed changes each page after the fact.
+func listed(change func(r *reference, q idempotent.ListQuery, page *idempotent.Page)) func(*reference, *Harness) {
+	return lists(func(ctx context.Context, r *reference, q idempotent.ListQuery) (idempotent.Page, error) {
+		page, err := r.List(ctx, q)
+		if err == nil {
+			change(r, q, &page)
+		}
+		return page, err
+	})
+}
+
 // caching is a second handle that remembers what it once saw.
 type caching struct {
 	*reference

@@ -3,6 +3,8 @@ package storetest
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -139,6 +141,37 @@ func (r *reference) Sweep(ctx context.Context) (swept idempotent.Swept, err erro
 		swept.Abandoned += n.Abandoned
 	}
 	return swept, ctx.Err()
+}
+
+// List goes by the names in their order; a cursor is "after " and the last name.
+func (r *reference) List(ctx context.Context, q idempotent.ListQuery) (page idempotent.Page, err error) {
+	size, err := q.Size()
+	after, ok := strings.CutPrefix(q.Cursor, "after ")
+	if err != nil || !ok && q.Cursor != "" {
+		return page, errors.Join(idempotent.ErrInvalid, err)
+	}
+	if err := r.context(ctx); err != nil {
+		return page, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(r.states)) {
+		if name <= after || !strings.HasPrefix(name, q.Prefix) {
+			continue
+		}
+		if len(page.Entries)+len(page.Corrupt) == size {
+			page.Next = "after " + after
+			break
+		}
+		after = name
+		if r.damaged[name] != nil {
+			page.Corrupt = append(page.Corrupt, name)
+		} else if e := r.states[name].Read(r.clock()); e.Status != "" {
+			e.Result = ""
+			page.Entries = append(page.Entries, e)
+		}
+	}
+	return page, nil
 }
 
 func (r *reference) corrupt(key string, c Corruption) error {
