@@ -24,6 +24,9 @@ const (
 // commands is what the Redis user must be allowed to run.
 const commands = "+evalsha +eval +hmget +hget +hset +hdel +exists +del +pexpireat +time +publish +subscribe +ping +wait"
 
+// commandsOfList are those that [Store.List] needs besides.
+const commandsOfList = " +scan +hexists"
+
 // explain turns an error of the client into one that the guard can branch on
 // and an operator can act on. Its text shows neither key nor what the step
 // sent: it ends in logs.
@@ -41,6 +44,10 @@ func (s *Store) explain(op, key string, err error) error {
 	case hasCode(err, codeType):
 		return wrap(op, fmt.Errorf("%w: the name holds no hash: %w", idempotent.ErrCorrupt, err))
 	case refused(err):
+		commands := commands
+		if op == "list" {
+			commands += commandsOfList
+		}
 		return wrap(op, fmt.Errorf("the Redis user lacks a permission (ACL SETUSER … ~%s* &%s* %s): %w",
 			s.prefix, s.prefix, commands, err))
 	}

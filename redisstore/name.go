@@ -7,8 +7,18 @@ import "strings"
 // the escape character itself is escaped.
 var escaper = strings.NewReplacer("!", "!!", "{", "!(", "}", "!)")
 
+// unescaper undoes it.
+var unescaper = strings.NewReplacer("!!", "!", "!(", "{", "!)", "}")
+
 // name returns the name of key's hash in Redis. Keys without braces and
 // exclamation marks stay as they are.
 func (s *Store) name(key string) string {
 	return s.prefix + escaper.Replace(key)
+}
+
+// keyOf returns the key whose hash is called name, and false where there is
+// none.
+func (s *Store) keyOf(name string) (string, bool) {
+	key := unescaper.Replace(strings.TrimPrefix(name, s.prefix))
+	return key, key != "" && s.name(key) == name
 }

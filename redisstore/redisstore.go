@@ -41,6 +41,7 @@ var (
 	_ idempotent.Waiter  = (*Store)(nil)
 	_ idempotent.Pinger  = (*Store)(nil)
 	_ idempotent.Deleter = (*Store)(nil)
+	_ idempotent.Lister  = (*Store)(nil)
 )
 
 // DefaultPrefix begins the name of every hash where [WithPrefix] says nothing

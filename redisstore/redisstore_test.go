@@ -82,6 +82,7 @@ func calls(s *redisstore.Store) map[string]func(context.Context) error {
 		"delete":   func(ctx context.Context) error { return s.Delete(ctx, "k") },
 		"wait":     func(ctx context.Context) error { _, _, err := s.Wait(ctx, "k"); return err },
 		"ping":     s.Ping,
+		"list":     func(ctx context.Context) error { _, err := s.List(ctx, idempotent.ListQuery{}); return err },
 	}
 }
 

@@ -149,6 +149,29 @@ end
 return answer .. 'pending ' .. time .. ' ' .. text(now, 16) .. ' ' .. #claim .. '\n' .. claim
 `)
 
+// listScript reads an entry without its result.
+//
+//	KEYS[1]  name of the hash
+//	ARGV[1]  identity, of nobody
+//
+// Returns '-' (absent), 'e' with the entry, 'l' with a lapsed claim, 'f', 'x'.
+var listScript = newScript(luaStart + `
+local f = call('HMGET', name, 'status', 'time', 'claim')
+local status, time, claim = f[1], f[2], f[3]
+if not status and not claim and call('EXISTS', name) == 0 then return '-' end
+` + luaFormat + `
+if status ~= 'pending' then
+  if call('HEXISTS', name, 'result') == 0 then return 'x' end
+  return 'e' .. status .. ' ' .. time .. ' 0 ' .. #claim .. '\n' .. claim
+end
+local ident = ARGV[1]
+` + luaParse + luaClock + `
+if now >= until_ + keep then return '-' end
+local answer = 'l'
+if now < until_ then answer = 'e' end
+return answer .. 'pending ' .. time .. ' ' .. text(now, 16) .. ' ' .. #claim .. '\n' .. claim
+`)
+
 // claimScript claims a key, or answers with what stands in the way.
 //
 //	KEYS[1]  name of the hash
