@@ -78,6 +78,7 @@ func (d Dialect) latest() string {
 type statements struct {
 	look       string
 	lookLatest string
+	list       string
 	insert     string
 	replace    string
 	renew      string
@@ -106,14 +107,22 @@ func newStatements(d Dialect, table string) statements {
 		}
 		return text
 	}
-	// The join is a row also where the key is absent, to tell the time.
-	const look = `
-SELECT c.now, t.full_key, t.format, t.status, t.owner, t.fingerprint, t.trace, t.result,
-  CASE WHEN t.result IS NULL THEN 0 ELSE 1 END, t.fence, t.claimed_at, t.set_at, t.expires_at, t.keep_for, t.take_over, t.gained, t.version
+	const (
+		before = "t.full_key, t.format, t.status, t.owner, t.fingerprint, t.trace"
+		behind = `CASE WHEN t.result IS NULL THEN 0 ELSE 1 END,
+  t.fence, t.claimed_at, t.set_at, t.expires_at, t.keep_for, t.take_over, t.gained, t.version`
+		// The join is a row also where the key is absent, to tell the time.
+		look = `
+SELECT c.now, ` + before + `, t.result, ` + behind + `
 FROM (SELECT {now} AS now) c LEFT JOIN {table} t ON t.name = ?`
+	)
 	return statements{
 		look:       write(look),
 		lookLatest: write(look + d.latest()),
+
+		list: write(`
+SELECT {now}, ` + before + `, NULL, ` + behind + `, t.name
+FROM {table} t WHERE t.name >= ? AND t.name < ? ORDER BY t.name LIMIT ?`),
 
 		insert: write(`
 INSERT INTO {table} (status, owner, fingerprint, trace, result, fence, claimed_at, set_at, expires_at,

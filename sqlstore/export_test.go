@@ -56,3 +56,7 @@ const UnknownBatch = unknownBatch
 
 // Clock is the expression that tells the database's time.
 func (d Dialect) Clock() string { return d.clock() }
+
+// ListStatement is what a page sends; it takes the first name, the one behind
+// the last, and the number of rows.
+func (s *Store) ListStatement() string { return s.text.list }

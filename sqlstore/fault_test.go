@@ -27,6 +27,7 @@ func calls(s *sqlstore.Store) map[string]func(context.Context) error {
 		"release":  func(ctx context.Context) error { return s.Release(ctx, "k", "a") },
 		"delete":   func(ctx context.Context) error { return s.Delete(ctx, "k") },
 		"sweep":    func(ctx context.Context) error { _, err := s.Sweep(ctx); return err },
+		"list":     func(ctx context.Context) error { _, err := s.List(ctx, idempotent.ListQuery{}); return err },
 	}
 }
 

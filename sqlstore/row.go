@@ -28,13 +28,16 @@ const (
 // key that is its own name, so that no two keys meet in one.
 const shortKey = 255
 
+// longNamePrefix is how many bytes of a longer key its name begins with.
+const longNamePrefix = shortKey + 1 - sha256.Size
+
 // rowName returns the name under which a key's row is found.
 func rowName(key string) []byte {
 	if len(key) <= shortKey {
 		return []byte(key)
 	}
 	sum := sha256.Sum256([]byte(key))
-	return append([]byte(key[:shortKey+1-len(sum)]), sum[:]...)
+	return append([]byte(key[:longNamePrefix]), sum[:]...)
 }
 
 // row is what the table holds of a key: the entry as it is stored, not as it is
@@ -58,7 +61,8 @@ type row struct {
 	version     int64
 }
 
-// scanRow reads what the look statement selects, and the time of the look.
+// scanRow reads what the look and list statements select, and the time of the
+// look. A row of a list has an empty result where there is one.
 func scanRow(s interface{ Scan(dest ...any) error }) (r row, now int64, err error) {
 	var (
 		key, owner, fingerprint, trace                    []byte

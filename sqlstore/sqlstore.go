@@ -18,6 +18,7 @@ var (
 	_ idempotent.Sweeper = (*Store)(nil)
 	_ idempotent.Pinger  = (*Store)(nil)
 	_ idempotent.Deleter = (*Store)(nil)
+	_ idempotent.Lister  = (*Store)(nil)
 )
 
 // DefaultTable is the name of the table where [WithTable] says nothing else.
