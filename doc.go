@@ -100,28 +100,28 @@
 // Retryable means that the same key may be sent again.
 //
 //	error                   code, status             retryable  event          metric
-//	-                       -                        -          claimed        idempotent_claimed
-//	-                       -                        -          completed      idempotent_completed
-//	-                       -                        -          released       idempotent_released
-//	-                       -                        -          replayed       idempotent_replayed
-//	*InFlightError          in-flight 409            yes        in-flight      idempotent_in_flight
-//	-                       -                        -          waited         idempotent_waited
-//	ErrKeyReused            key-reused 422           no         key-reused     idempotent_key_reused
-//	ErrOutcomeUnknown       outcome-unknown 409      no         abandoned      idempotent_abandoned
-//	ErrResultUnavailable    result-unavailable 409   no         replayed       idempotent_replayed
-//	*FailedError            -                        no         replayed       idempotent_replayed
-//	ErrLost                 outcome-unknown 409      no         lost           idempotent_lost
-//	-                       -                        -          not-recorded   idempotent_not_recorded
-//	-                       -                        -          taken-over     idempotent_taken_over
-//	-                       -                        -          resolved       idempotent_resolved
-//	-                       -                        -          long-running   idempotent_long_running
-//	*StoreError             store-unavailable 503    yes        store-error    idempotent_store_error
-//	ErrClosed               store-unavailable 503    yes        -              -
-//	ErrNewerFormat          store-unavailable 503    yes        store-error    idempotent_store_error
-//	ErrFull                 store-full 503           yes        -              -
-//	ErrCorrupt              record-corrupt 500       no         store-error    idempotent_store_error
+//	-                       -                        -          claimed        idempotent_claims_total
+//	-                       -                        -          completed      idempotent_outcomes_total
+//	-                       -                        -          released       idempotent_outcomes_total
+//	-                       -                        -          replayed       idempotent_replays_total
+//	*InFlightError          in-flight 409            yes        in-flight      idempotent_in_flight_refusals_total
+//	-                       -                        -          waited         idempotent_wait_duration_seconds
+//	ErrKeyReused            key-reused 422           no         key-reused     idempotent_key_reuses_total
+//	ErrOutcomeUnknown       outcome-unknown 409      no         abandoned      idempotent_abandoned_total
+//	ErrResultUnavailable    result-unavailable 409   no         replayed       idempotent_replays_total
+//	*FailedError            -                        no         replayed       idempotent_replays_total
+//	ErrLost                 outcome-unknown 409      no         lost           idempotent_lost_total
+//	-                       -                        -          not-recorded   idempotent_not_recorded_total
+//	-                       -                        -          taken-over     idempotent_take_overs_total
+//	-                       -                        -          resolved       idempotent_resolutions_total
+//	-                       -                        -          long-running   idempotent_long_running_total
+//	*StoreError             store-unavailable 503    yes        store-error    idempotent_store_errors_total
+//	ErrClosed               store-unavailable 503    yes        store-error    idempotent_store_errors_total
+//	ErrNewerFormat          store-unavailable 503    yes        store-error    idempotent_store_errors_total
+//	ErrFull                 store-full 503           yes        store-error    idempotent_store_errors_total
+//	ErrCorrupt              record-corrupt 500       no         store-error    idempotent_store_errors_total
 //	ErrInvalid              internal 500             yes        -              -
-//	-                       operation-aborted 500    no         replayed       idempotent_replayed
+//	-                       operation-aborted 500    no         replayed       idempotent_replays_total
 //	ErrUnauthenticated      unauthenticated 401      yes        -              -
 //	ErrKeyExpired           key-expired 412          no         -              -
 //	-                       key-missing 400          no         -              -
@@ -131,11 +131,40 @@
 //	-                       internal 500             yes        -              -
 //	-                       no-record 404            yes        -              -
 //	-                       method-not-allowed 405   no         -              -
-//	-                       -                        -          evicted        idempotent_evicted
-//	-                       -                        -          unkeyed        idempotent_unkeyed
+//	-                       -                        -          evicted        idempotent_early_evictions_total
+//	-                       -                        -          unkeyed        idempotent_unkeyed_total
+//
+// The metrics are those of module promidempotent; otelidempotent has the same
+// ones under the names of OpenTelemetry, and traces. Both are observers:
+// [WithObserver].
 //
 // A new key is safe only after key-missing and key-invalid, and where the
 // recorded outcome is a definite failure; the member new_key_safe says so.
+//
+// # Log lines
+//
+// A line about an event reads "idempotent: " and the name of the event. No line
+// shows a principal, a client's key, a path or a body. The keys of its
+// attributes are these, in every line of this package and of memstore:
+//
+//	key               LogKey of the store name
+//	owner             the execution that holds or produced the entry
+//	trace             correlation id of the call that tells this
+//	owner_trace       correlation id of the call whose execution owner is
+//	status            pending, success or failed
+//	unknown           true: failed, and the operation may have happened
+//	age               since the first claim of the key
+//	took              of the operation, the wait or the store's step
+//	err               what went wrong
+//	for               how long the store has not answered
+//	after             how long the store had not answered
+//	failures          how many steps have failed in that time
+//	evicted           entries forgotten before their time
+//	evicted_in_all    the same since the store was made
+//	age_of_youngest   since its completion, of the entries forgotten
+//	claims            how many were found abandoned by one sweep
+//	snapshot          the file of memstore.WithSnapshot
+//	option            the setting of memstore to change
 //
 // # Order of middleware
 //

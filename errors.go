@@ -100,7 +100,7 @@ func (e *FailedError) Unwrap() error { return ErrFailed }
 // step was taken is not known, except that the operation was not run. Try
 // again later with the same key.
 type StoreError struct {
-	Op  string // "load", "claim", "renew", "complete", "release", "wait"
+	Op  string // "load", "claim", "renew", "complete", "release", "wait"; in an Event also "replay": a record does not decode
 	Err error  // what the backend said
 }
 

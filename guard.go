@@ -264,8 +264,10 @@ func (g *Guard) stepIn(ctx context.Context, bounded *lateContext, name, key stri
 func (g *Guard) sorted(ctx context.Context, name, key string, start time.Time, err error) error {
 	if err == nil || definite(err) {
 		g.log.answered(ctx)
-		if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNewerFormat) {
-			g.log.tell(ctx, Event{Kind: EventStoreError, Key: key, Took: time.Since(start), Err: err})
+		if err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrInvalid) {
+			// Whoever operates the store must know: it is full, closed, or has
+			// what nobody can read. A lost claim has an event of its own.
+			g.log.tell(ctx, Event{Kind: EventStoreError, Key: key, Took: time.Since(start), Err: asStoreError(name, err)})
 		}
 		return err
 	}
@@ -303,7 +305,10 @@ func abandoned(e Entry) bool { return e.Status == Failed && e.Unknown && e.Resul
 // answer tells a caller what the entry of somebody else says, as seen at a
 // time.
 func (g *Guard) answer(ctx context.Context, e Entry, seen time.Time, c *call) (Record, bool, error) {
-	event := Event{Key: e.Key, Owner: e.Owner, Trace: c.trace, Status: e.Status, Unknown: e.Unknown, Age: max(0, seen.Sub(e.Claimed))}
+	event := Event{
+		Key: e.Key, Owner: e.Owner, Trace: c.trace, OwnerTrace: e.Trace,
+		Status: e.Status, Unknown: e.Unknown, Age: max(0, seen.Sub(e.Claimed)),
+	}
 	rec := Record{Class: classOf(e), Claimed: e.Claimed}
 	var err error
 	replayed := false

@@ -572,11 +572,15 @@ func TestC012_StoreErrorsAreToldApart(t *testing.T) {
 			require.ErrorIs(t, err, sentinel)
 			var storeErr *idempotent.StoreError
 			require.False(t, errors.As(err, &storeErr))
-			want := 0 // a decision is nothing to tell of, what cannot be read is
-			if errors.Is(sentinel, idempotent.ErrCorrupt) || errors.Is(sentinel, idempotent.ErrNewerFormat) {
-				want = 1
+			if errors.Is(sentinel, idempotent.ErrInvalid) || errors.Is(sentinel, idempotent.ErrLost) {
+				require.Zero(t, b.events.count(idempotent.EventStoreError), "it says nothing of the store")
+			} else {
+				require.Equal(t, 1, b.events.count(idempotent.EventStoreError))
+				told := b.events.last(t, idempotent.EventStoreError).Err
+				require.ErrorIs(t, told, sentinel)
+				require.ErrorAs(t, told, &storeErr, "the event names the step")
+				require.Equal(t, "claim", storeErr.Op)
 			}
-			require.Equal(t, want, b.events.count(idempotent.EventStoreError))
 			require.NoError(t, b.Drain(t.Context()))
 			require.Zero(t, b.store.Calls(storetest.OpRelease), "a store that answered claimed nothing: there is nothing to release")
 		})

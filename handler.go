@@ -177,7 +177,7 @@ func (x *exchange) replay(rec Record) {
 	}
 	response, err := decodeResponse(rec.Result, &x.room)
 	if err != nil {
-		x.guard.log.tell(x.r.Context(), Event{Kind: EventStoreError, Key: x.name, Err: err})
+		x.guard.log.tell(x.r.Context(), Event{Kind: EventStoreError, Key: x.name, Err: asStoreError("replay", err)})
 		x.refuseError(x.w, rec, err)
 		return
 	}

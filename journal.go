@@ -56,7 +56,7 @@ func eventLevel(e Event) slog.Level {
 }
 
 func logEvent(ctx context.Context, l *slog.Logger, level slog.Level, e Event) {
-	attrs := make([]slog.Attr, 0, 7)
+	attrs := make([]slog.Attr, 0, 9)
 	if e.Key != "" {
 		attrs = append(attrs, slog.String("key", LogKey(e.Key)))
 	}
@@ -65,6 +65,9 @@ func logEvent(ctx context.Context, l *slog.Logger, level slog.Level, e Event) {
 	}
 	if e.Trace != "" {
 		attrs = append(attrs, slog.String("trace", e.Trace))
+	}
+	if e.OwnerTrace != "" {
+		attrs = append(attrs, slog.String("owner_trace", e.OwnerTrace))
 	}
 	if e.Status != "" {
 		attrs = append(attrs, slog.String("status", string(e.Status)), slog.Bool("unknown", e.Unknown))

@@ -265,7 +265,7 @@ func TestEventsSayWhatHappened(t *testing.T) {
 		_, _, err = b.Run(t.Context(), "k", op, idempotent.WithCallTrace("second"))
 		require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
 		require.Equal(t, idempotent.Event{
-			Kind: idempotent.EventReplayed, Key: "k", Owner: e.Owner, Trace: "second", Status: idempotent.Failed, Unknown: true, Age: 5 * time.Second,
+			Kind: idempotent.EventReplayed, Key: "k", Owner: e.Owner, Trace: "second", OwnerTrace: "first", Status: idempotent.Failed, Unknown: true, Age: 5 * time.Second,
 		}, b.events.last(t, idempotent.EventReplayed))
 
 		_, ok, err := b.store.Claim(t.Context(), "dead", idempotent.Claim{Owner: "dead", Lease: time.Second, Keep: time.Hour, TakeOver: true})

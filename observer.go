@@ -24,7 +24,7 @@ const (
 	EventResolved    EventKind = "resolved"     // an unknown outcome was settled by hand
 	EventLost        EventKind = "lost"         // an execution learnt that its claim is gone
 	EventLongRunning EventKind = "long-running" // an operation has run for ten leases, or for ten more
-	EventStoreError  EventKind = "store-error"  // a step of the store failed; Err says how
+	EventStoreError  EventKind = "store-error"  // a step of the store failed or was refused; Err says which, as a *StoreError, and how
 	EventEvicted     EventKind = "evicted"      // a finished entry was dropped before its time; Age is its age
 	EventUnkeyed     EventKind = "unkeyed"      // a request without a key ran unprotected, as an option allows
 )
@@ -34,13 +34,18 @@ const (
 type Event struct {
 	Kind    EventKind
 	Key     string // store name: it can name a principal and a client's key, so log LogKey(Key) instead
-	Owner   string
-	Trace   string
+	Owner   string // the execution that holds or produced the entry
+	Trace   string // correlation id of the call that tells this
 	Status  Status
 	Unknown bool
 	Age     time.Duration // since the first claim of the key, or of the entry
 	Took    time.Duration // of the operation, the wait or the store's step
 	Err     error
+
+	// OwnerTrace is the correlation id of the call whose execution Owner is,
+	// where another call meets its entry: replayed, in-flight, waited,
+	// key-reused, abandoned. It leads from a replay to the run behind it.
+	OwnerTrace string
 }
 
 // Observer is told of every event, once, from the goroutine in which it

@@ -11,10 +11,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +32,7 @@ import (
 
 	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/internal/redistest"
+	"github.com/idempotent-go/idempotent/internal/telemetry"
 	"github.com/idempotent-go/idempotent/memstore"
 	"github.com/idempotent-go/idempotent/redisstore"
 	"github.com/idempotent-go/idempotent/storetest"
@@ -1047,15 +1052,47 @@ func TestSecurityC088_Logs(t *testing.T) {
 			`err="unexpected EOF"`, "store does not answer", "store answers again", "does not suit this client",
 			"cannot reach "+idempotent.LogKey(probeSecretName("away")), `err="*fmt.wrapError: *net.OpError: *errors.errorString"`)
 		kinds := events.kinds()
-		for _, kind := range []idempotent.EventKind{
-			idempotent.EventClaimed, idempotent.EventReplayed, idempotent.EventInFlight, idempotent.EventWaited, idempotent.EventKeyReused,
-			idempotent.EventCompleted, idempotent.EventNotRecorded, idempotent.EventReleased, idempotent.EventAbandoned,
-			idempotent.EventTakenOver, idempotent.EventResolved, idempotent.EventLost, idempotent.EventLongRunning,
-			idempotent.EventStoreError, idempotent.EventEvicted, idempotent.EventUnkeyed,
-		} {
+		for _, kind := range telemetry.Kinds {
 			require.Contains(t, kinds, kind)
 		}
+		seen := append(probeLogKeys(log.String()), "snapshot") // that one is logged at the start of a store alone
+		require.ElementsMatch(t, manualLogKeys(t), seen, "the keys of attributes are part of the contract: they stand in doc.go")
 	})
+}
+
+var (
+	probeQuoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+	probeKey    = regexp.MustCompile(`(?:^| )([^ =]+)=`)
+)
+
+// probeLogKeys returns the keys of all attributes in lines of slog's text, in
+// order.
+func probeLogKeys(text string) []string {
+	keys := map[string]bool{}
+	for line := range strings.Lines(probeQuoted.ReplaceAllString(text, "")) {
+		for _, m := range probeKey.FindAllStringSubmatch(line, -1) {
+			keys[m[1]] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(keys))
+}
+
+// manualLogKeys returns the keys that the manual lists, in order, and those of
+// slog itself.
+func manualLogKeys(t *testing.T) []string {
+	t.Helper()
+	manual, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(manual), "\n// # Log lines\n")
+	require.True(t, found)
+	section, _, found = strings.Cut(section, "\n// # ")
+	require.True(t, found)
+	keys := []string{slog.TimeKey, slog.LevelKey, slog.MessageKey}
+	for _, m := range regexp.MustCompile(`(?m)^//\t([a-z_]+) `).FindAllStringSubmatch(section, -1) {
+		keys = append(keys, m[1])
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // The same over Redis, whose errors are made by a server and by a client that

@@ -35,7 +35,7 @@ func (g *Guard) await(ctx context.Context, e Entry, c *call, w *waiting) (Entry,
 	bounded, cancel := context.WithDeadline(ctx, w.deadline)
 	defer cancel()
 	now, found, err := Wait(bounded, g.store, e.Key)
-	g.log.tell(ctx, Event{Kind: EventWaited, Key: e.Key, Owner: e.Owner, Trace: c.trace, Took: time.Since(start)})
+	g.log.tell(ctx, Event{Kind: EventWaited, Key: e.Key, Owner: e.Owner, Trace: c.trace, OwnerTrace: e.Trace, Took: time.Since(start)})
 	switch {
 	case err == nil && found:
 		return now, held, nil
