@@ -82,13 +82,19 @@ func TestOnlyTheHandlerKnowsHTTP(t *testing.T) {
 func TestImportsPointOneWay(t *testing.T) {
 	const module = "github.com/idempotent-go/idempotent"
 	allowed := map[string][]string{
-		".":             {"golang.org/x/sync/errgroup"},
-		"memstore":      {module},
-		"redisstore":    {module, "github.com/redis/go-redis/v9"},
-		"storetest":     {module, module + "/internal/model"},
-		"httptestsuite": {module, module + "/memstore", module + "/storetest"},
-		"storeurl":      {module, module + "/memstore", module + "/redisstore", "github.com/redis/go-redis/v9"},
-		"client":        {module, "github.com/cenkalti/backoff/v5", "github.com/google/uuid"},
+		".":                  {"golang.org/x/sync/errgroup"},
+		"memstore":           {module},
+		"redisstore":         {module, "github.com/redis/go-redis/v9"},
+		"storetest":          {module, module + "/internal/model"},
+		"httptestsuite":      {module, module + "/memstore", module + "/storetest"},
+		"storeurl":           {module, module + "/memstore", module + "/redisstore", "github.com/redis/go-redis/v9"},
+		"internal/telemetry": {module},
+		"promidempotent":     {module, module + "/internal/telemetry", "github.com/prometheus/client_golang/prometheus"},
+		"otelidempotent": {
+			module, module + "/internal/telemetry", "go.opentelemetry.io/otel", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
+			"go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/trace",
+		},
+		"client": {module, "github.com/cenkalti/backoff/v5", "github.com/google/uuid"},
 	}
 	for dir, extra := range allowed {
 		for name, file := range sources(t, dir) {
