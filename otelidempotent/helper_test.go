@@ -75,7 +75,7 @@ func (b *bench) values(t testing.TB) map[string]float64 {
 func labels(set attribute.Set) string {
 	var found []string
 	for _, kv := range set.ToSlice() {
-		found = append(found, string(kv.Key)+"="+kv.Value.Emit())
+		found = append(found, string(kv.Key)+"="+kv.Value.String())
 	}
 	if found == nil {
 		return ""
@@ -99,7 +99,7 @@ func (b *bench) span(t testing.TB, name string) sdktrace.ReadOnlySpan {
 func attributesOf(s sdktrace.ReadOnlySpan) map[string]string {
 	found := map[string]string{}
 	for _, kv := range s.Attributes() {
-		found[string(kv.Key)] = kv.Value.Emit()
+		found[string(kv.Key)] = kv.Value.String()
 	}
 	return found
 }
