@@ -195,7 +195,9 @@
 // Modules of their own beside this one: sqlstore has the store over PostgreSQL,
 // MySQL, MariaDB and SQLite, and operations in one transaction with their claim
 // and their outcome; grpcguard has interceptors for unary gRPC calls; adapters
-// has middleware for gin, echo and fiber, which package httptestsuite proves.
+// has middleware for gin, echo and fiber, which package httptestsuite proves;
+// promidempotent and otelidempotent count and trace, for Prometheus and
+// OpenTelemetry.
 //
 // # Other stores
 //
