@@ -542,3 +542,40 @@ func BenchmarkResponse_Replay(b *testing.B) {
 		_ = r.replay(w, req)
 	}
 }
+
+// What an operator is shown is what a replay would send.
+func TestDecodeResponse(t *testing.T) {
+	t.Parallel()
+	recorded, err := EncodeResponse(201, http.Header{"Location": {"/orders/7"}, "link": {"<a>", "<b>"}}, []byte(`{"id":7}`))
+	require.NoError(t, err)
+	status, h, body, err := DecodeResponse(recorded)
+	require.NoError(t, err)
+	require.Equal(t, 201, status)
+	require.Equal(t, http.Header{"Location": {"/orders/7"}, "Link": {"<a>", "<b>"}, "Content-Type": {"text/plain; charset=utf-8"}}, h)
+	require.Equal(t, `{"id":7}`, string(body))
+
+	every := responseTestGolden[2].record
+	_, h, _, err = DecodeResponse(every.encode())
+	require.NoError(t, err)
+	require.Equal(t, http.Header{"Vary": {"Accept"}, "X-Lower": {""}, "X-More": {"2"}, "X-Sum": {"1", "caf\xe9"}}, h)
+
+	tombstone := responseTestGolden[4].record
+	status, h, body, err = DecodeResponse(tombstone.encode())
+	require.ErrorIs(t, err, ErrResultUnavailable)
+	require.Equal(t, 202, status)
+	require.Equal(t, http.Header{"Location": {"/orders/7"}}, h)
+	require.Empty(t, body)
+
+	status, _, _, err = DecodeResponse(noResult)
+	require.ErrorIs(t, err, ErrResultUnavailable)
+	require.Zero(t, status)
+
+	value, err := EncodeValue(7)
+	require.NoError(t, err)
+	_, _, _, err = DecodeResponse(value)
+	require.ErrorIs(t, err, ErrCorrupt)
+	_, _, _, err = DecodeResponse("")
+	require.ErrorIs(t, err, ErrCorrupt)
+	_, _, _, err = DecodeResponse("h\x02")
+	require.ErrorIs(t, err, ErrNewerFormat)
+}
