@@ -1,0 +1,143 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"unicode/utf8"
+
+	"github.com/idempotent-go/idempotent"
+)
+
+// resultFlags say how much of a recorded result is shown.
+type resultFlags struct {
+	show, secrets bool
+	bytes         int
+}
+
+func (r *resultFlags) declare(flags *flag.FlagSet) {
+	flags.BoolVar(&r.show, "result", false, "show the recorded result")
+	flags.BoolVar(&r.secrets, "secrets", false, "with -result: show headers that may carry secrets")
+	flags.IntVar(&r.bytes, "bytes", 4096, "with -result: how many `bytes` of a body to show")
+}
+
+func (r *resultFlags) validate() error {
+	switch {
+	case r.bytes < 0:
+		return usage("-bytes is %d; it must not be negative", r.bytes)
+	case r.secrets && !r.show:
+		return usage("-secrets goes with -result")
+	}
+	return nil
+}
+
+// resultView is a result as it is shown.
+type resultView struct {
+	Kind   string      `json:"kind"`
+	Status int         `json:"status,omitempty"`
+	Header http.Header `json:"header,omitempty"`
+	Body   string      `json:"body,omitempty"` // the first bytes; not in UTF-8, escaped
+	Bytes  int         `json:"bytes"`          // of the whole body
+	Cut    bool        `json:"cut,omitempty"`  // Body is not all of it
+}
+
+// The kinds of result.
+const (
+	kindResponse    = "response"    // of the middleware
+	kindUnavailable = "unavailable" // the outcome was recorded without its result
+	kindOther       = "other"       // of Do, Run or another adapter
+	kindNone        = "none"
+)
+
+func (r *resultFlags) view(result string) resultView {
+	v := resultView{Kind: kindNone}
+	if result == "" {
+		return v
+	}
+	status, h, body, err := idempotent.DecodeResponse(result)
+	v.Status, v.Header = status, h
+	switch {
+	case err == nil:
+		v.Kind = kindResponse
+	case errors.Is(err, idempotent.ErrResultUnavailable):
+		v.Kind = kindUnavailable
+	default: // a response of a newer release too: as it is
+		v.Kind, body = kindOther, []byte(result)
+	}
+	if !r.secrets {
+		for name := range v.Header {
+			if !plain(name) {
+				v.Header[name] = []string{"(hidden)"}
+			}
+		}
+	}
+	v.Bytes, v.Cut = len(body), len(body) > r.bytes
+	v.Body = capped(body, r.bytes)
+	return v
+}
+
+// capped returns the first most bytes of body, whole characters only, and
+// escaped where they are no text.
+func capped(body []byte, most int) string {
+	if len(body) > most {
+		body = body[:most]
+		for i := 1; i < utf8.UTFMax && i <= len(body); i++ {
+			if tail := body[len(body)-i:]; utf8.RuneStart(tail[0]) {
+				if !utf8.FullRune(tail) {
+					body = body[:len(body)-i]
+				}
+				break
+			}
+		}
+	}
+	if utf8.Valid(body) {
+		return string(body)
+	}
+	return printable(string(body), '\n', '\t')
+}
+
+// plain reports whether a header field is known to carry no secret. What is not
+// known may: programs name the fields of their tokens themselves.
+func plain(name string) bool {
+	switch http.CanonicalHeaderKey(name) {
+	case "Content-Type", "Content-Length", "Content-Encoding", "Content-Language", "Content-Disposition", "Content-Range",
+		"Cache-Control", "Date", "Etag", "Expires", "Last-Modified", "Vary", "Retry-After", "Allow", "Age", "Accept-Ranges",
+		"X-Content-Type-Options", "X-Frame-Options", "Referrer-Policy", "Preference-Applied":
+		return true
+	}
+	return strings.HasPrefix(http.CanonicalHeaderKey(name), "Access-Control-")
+}
+
+// writeResult writes a result behind its entry.
+func (s *session) writeResult(v resultView) {
+	fmt.Fprintln(s.out)
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	switch v.Kind {
+	case kindNone:
+		fmt.Fprintln(w, "no result")
+	case kindUnavailable:
+		fmt.Fprintln(w, "the outcome was recorded without its result")
+	case kindOther:
+		fmt.Fprintln(w, "as recorded, by Do, Run or an adapter:")
+	}
+	if v.Status != 0 {
+		fmt.Fprintf(w, "%d %s\n", v.Status, http.StatusText(v.Status))
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.Header)) {
+		for _, value := range v.Header[name] {
+			fmt.Fprintf(w, "%s:\t%s\n", name, printable(value))
+		}
+	}
+	_ = w.Flush()
+	if v.Body != "" {
+		fmt.Fprintf(s.out, "\n%s\n", printable(v.Body, '\n', '\t'))
+	}
+	if v.Cut {
+		fmt.Fprintf(s.out, "… %d bytes in all; -bytes shows more\n", v.Bytes)
+	}
+}
