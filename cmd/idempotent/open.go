@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -157,7 +158,10 @@ func openSQLite(text string) (*sql.DB, error) {
 	if path == "" {
 		return nil, fmt.Errorf("%w: sqlite: is followed by the path of a file", idempotent.ErrInvalid)
 	}
-	dsn := "file:" + path + "?mode=rw&_pragma=busy_timeout(5000)&_txlock=immediate"
+	if _, err := os.Stat(path); err != nil {
+		return nil, err
+	}
+	dsn := "file:" + strings.NewReplacer("%", "%25", "#", "%23").Replace(path) + "?mode=rw&_pragma=busy_timeout(5000)&_txlock=immediate"
 	if query != "" {
 		dsn += "&" + query
 	}

@@ -78,7 +78,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 		for _, arg := range args { // where a URL stands in the wrong place
 			text = redact(arg, text)
 		}
-		fmt.Fprintln(p.stderr, "idempotent:", printable(text, '\n'))
+		fmt.Fprintln(p.stderr, "idempotent:", printable(strings.TrimPrefix(text, "idempotent: "), '\n', '\t'))
 	}
 	return exitCode(err)
 }
