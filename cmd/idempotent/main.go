@@ -7,11 +7,13 @@ import (
 	"syscall"
 
 	"github.com/mattn/go-isatty"
+	"github.com/redis/go-redis/v9/logging"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal kills
+	logging.Disable()            // an error that ends a command is told once
 	p := &program{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		env: os.Getenv, open: openStore,

@@ -124,8 +124,21 @@ func openPostgres(text string) (*sql.DB, error) {
 }
 
 func openMySQL(text string) (*sql.DB, error) {
+	config, err := mysqlConfig(text)
+	if err != nil {
+		return nil, err
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, unreadable("mysql:// URL")
+	}
+	return sql.OpenDB(connector), nil
+}
+
+// mysqlConfig reads a URL, which the driver has no form of.
+func mysqlConfig(text string) (*mysql.Config, error) {
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.Hostname() == "" {
+	if err != nil || u.Hostname() == "" {
 		return nil, unreadable("mysql:// URL")
 	}
 	// The driver reads the parameters of its own form.
@@ -144,11 +157,7 @@ func openMySQL(text string) (*sql.DB, error) {
 	if config.DBName == "" {
 		return nil, fmt.Errorf("%w: the mysql:// URL names no database: mysql://host/database", idempotent.ErrInvalid)
 	}
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		return nil, unreadable("mysql:// URL")
-	}
-	return sql.OpenDB(connector), nil
+	return config, nil
 }
 
 // openSQLite opens a file that exists: SQLite would make an empty one of a

@@ -72,7 +72,11 @@ type watcher struct {
 
 func (w *watcher) run(ctx context.Context, interval time.Duration) error {
 	var err error
-	if w.known, err = w.look(ctx); err != nil {
+	w.known, err = w.look(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
 		return err
 	}
 	counts := map[string]int{}
