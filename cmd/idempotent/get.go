@@ -104,12 +104,7 @@ func (s *session) writeEntry(e idempotent.Entry, now time.Time) {
 		line("fingerprint", printable(e.Fingerprint))
 	}
 	line("fence", fmt.Sprint(e.Fence))
-	switch {
-	case e.Result != "":
-		line("result", fmt.Sprintf("%d bytes as recorded; -result shows it", len(e.Result)))
-	default:
-		line("result", "none")
-	}
+	line("result", fmt.Sprintf("%d bytes as recorded", len(e.Result)))
 	if state == stateUnknown {
 		line("to settle", "find out what became of it, then: idempotent resolve -as success|failure|release -owner "+printable(e.Owner)+" -reason WHY KEY")
 	}

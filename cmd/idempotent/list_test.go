@@ -94,6 +94,21 @@ func TestList_Pages(t *testing.T) {
 	require.True(t, strings.HasSuffix(err, "\r\x1b[K"), "the line is taken away")
 }
 
+// Every kind of store can be listed and watched.
+func TestList_Stores(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"redis://" + redistest.Shared(t).Addr + "?prefix=listed:", newSQLite(t, true)} {
+		store, end, err := openStore(t.Context(), url)
+		require.NoError(t, err)
+		fill(t, store, "a-")
+		fill(t, store, "b-")
+		require.NoError(t, end())
+		term := newRealTerminal(url)
+		require.ElementsMatch(t, []string{"a-unknown", "a-abandoned"}, listed(t, term, "-prefix", "a-", "-state", "unknown"), url)
+		require.Len(t, listed(t, term), 10, url)
+	}
+}
+
 // A store without the ability says so.
 func TestList_Unsupported(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"flag"
 	"log/slog"
+	"os"
+	"strconv"
 
 	"github.com/idempotent-go/idempotent"
 )
@@ -32,7 +34,10 @@ func (f *settleFlags) name(args []string) (string, error) {
 
 // settled logs what was done to an entry and by whom.
 func (s *session) settled(what string, e idempotent.Entry, reason string) {
-	by := cmp.Or(s.env("SUDO_USER"), s.env("USER"), s.env("USERNAME"), "?")
+	by := cmp.Or(s.env("SUDO_USER"), s.env("USER"), s.env("USERNAME"))
+	if by == "" { // as in many a container
+		by = "uid " + strconv.Itoa(os.Getuid())
+	}
 	s.log.Warn("idempotent: "+what, slog.String("key", idempotent.LogKey(e.Key)), slog.String("was", stateOf(e)),
 		slog.String("owner", e.Owner), slog.String("reason", reason), slog.String("by", by))
 }
