@@ -170,7 +170,7 @@ func openSQLite(text string) (*sql.DB, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err
 	}
-	dsn := "file:" + strings.NewReplacer("%", "%25", "#", "%23").Replace(path) + "?mode=rw&_pragma=busy_timeout(5000)&_txlock=immediate"
+	dsn := "file:" + strings.NewReplacer("%", "%25", "#", "%23").Replace(path) + "?_pragma=busy_timeout(5000)&_txlock=immediate"
 	if query != "" {
 		dsn += "&" + query
 	}

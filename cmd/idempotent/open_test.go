@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/sqlstore"
 )
 
@@ -105,4 +108,22 @@ func TestMySQLConfig(t *testing.T) {
 	config, err = mysqlConfig("mysql://db.example:3307/shop")
 	require.NoError(t, err)
 	require.Equal(t, "tcp(db.example:3307)/shop", config.FormatDSN())
+}
+
+// Should a driver quote a URL, its password is not printed, wherever the URL
+// came from.
+func TestRun_Redacts(t *testing.T) {
+	t.Parallel()
+	const url = "redis://ada:hunter2@cache"
+	term := newTerminal(nil)
+	term.open = func(_ context.Context, url string) (idempotent.Store, func() error, error) {
+		return nil, nil, errors.New("cannot dial " + url)
+	}
+	term.env[storeVariable] = url
+	for _, args := range [][]string{{"list"}, {"list", "-store", url}} {
+		_, _, said := term.says(args...)
+		require.Contains(t, said, "cannot dial redis://ada:…@cache")
+	}
+	_, _, said := term.says("list", url)
+	require.Contains(t, said, `"redis://ada:…@cache" is no flag`)
 }
