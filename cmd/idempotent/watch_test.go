@@ -53,7 +53,8 @@ func TestWatch(t *testing.T) {
 
 		term := newTerminal(store)
 		watching, stop := context.WithCancel(ctx)
-		ended := make(chan int)
+		defer stop() // also where the test fails, or the bubble waits for ever
+		ended := make(chan int, 1)
 		go func() { ended <- term.run(watching, []string{"watch", "-json"}) }()
 		synctest.Wait()
 		require.Equal(t, "3 entries, 2 pending, 1 unknown; changes from now on:\n", term.err.String())
