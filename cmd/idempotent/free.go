@@ -55,7 +55,7 @@ func setupFree(flags *flag.FlagSet) action {
 		if err := s.resolve(ctx, store, e, e.Owner, idempotent.ClassRelease, ""); err != nil {
 			return err
 		}
-		s.settled("freed", e, f.reason)
+		s.settled("freed", e, stateUnknown, f.reason)
 		return nil
 	}
 }
@@ -67,16 +67,16 @@ func (s *session) remove(ctx context.Context, store idempotent.Store, key string
 	if err != nil && !corrupt {
 		return err
 	}
-	what, warning := stateOf(e), "its operation will run again"
+	was, warning := stateOf(e), "its operation will run again"
 	switch {
 	case corrupt:
-		e, what, warning = idempotent.Entry{Key: key}, stateCorrupt, "whether its operation has happened is not known, and it will run again"
-	case what == statePending:
+		e, was, warning = idempotent.Entry{Key: key}, stateCorrupt, "whether its operation has happened is not known, and it will run again"
+	case was == statePending:
 		warning = "its operation is RUNNING, is not told, and may run twice"
-	case what == stateUnknown:
+	case was == stateUnknown:
 		warning = "its operation may have happened, and will run again"
 	}
-	fmt.Fprintf(s.stderr, "warning: the entry is %s: %s\n", what, warning)
+	fmt.Fprintf(s.stderr, "warning: the entry is %s: %s\n", was, warning)
 	if err := s.confirm(f.yes, "Remove "+printable(key)+"?"); err != nil {
 		return err
 	}
@@ -85,6 +85,6 @@ func (s *session) remove(ctx context.Context, store idempotent.Store, key string
 	if err := idempotent.Delete(ctx, store, key); err != nil {
 		return err
 	}
-	s.settled("removed by force", e, f.reason)
+	s.settled("removed by force", e, was, f.reason)
 	return nil
 }

@@ -132,6 +132,7 @@ func TestList_Corrupt(t *testing.T) {
 	code, _, err = term.says("free", "k", "-yes", "-reason", "torn", "-force")
 	require.Equal(t, exitOK, code, err)
 	require.Contains(t, err, "the entry is corrupt")
+	require.Contains(t, err, "key="+idempotent.LogKey("k")+" was=corrupt")
 	require.Empty(t, listed(t, term))
 }
 

@@ -119,7 +119,7 @@ func setupResolve(flags *flag.FlagSet) action {
 		if err := s.resolve(ctx, store, e, *owner, class, result, options...); err != nil {
 			return err
 		}
-		s.settled("resolved as "+*as, e, f.reason)
+		s.settled("resolved as "+*as, e, stateOf(e), f.reason)
 		return nil
 	}
 }

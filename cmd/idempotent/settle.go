@@ -32,12 +32,12 @@ func (f *settleFlags) name(args []string) (string, error) {
 	return name, err
 }
 
-// settled logs what was done to an entry and by whom.
-func (s *session) settled(what string, e idempotent.Entry, reason string) {
+// settled logs what was done to an entry that was in a state, and by whom.
+func (s *session) settled(what string, e idempotent.Entry, was, reason string) {
 	by := cmp.Or(s.env("SUDO_USER"), s.env("USER"), s.env("USERNAME"))
 	if by == "" { // as in many a container
 		by = "uid " + strconv.Itoa(os.Getuid())
 	}
-	s.log.Warn("idempotent: "+what, slog.String("key", idempotent.LogKey(e.Key)), slog.String("was", stateOf(e)),
+	s.log.Warn("idempotent: "+what, slog.String("key", idempotent.LogKey(e.Key)), slog.String("was", was),
 		slog.String("owner", e.Owner), slog.String("reason", reason), slog.String("by", by))
 }
