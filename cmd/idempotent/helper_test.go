@@ -22,3 +22,9 @@ func (b *lockedBuffer) String() string {
 	defer b.lock.Unlock()
 	return b.buffer.String()
 }
+
+func (b *lockedBuffer) Reset() {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	b.buffer.Reset()
+}

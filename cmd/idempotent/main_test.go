@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -27,7 +26,7 @@ func TestMain(m *testing.M) {
 type terminal struct {
 	program
 	in          strings.Reader
-	stdout, err bytes.Buffer
+	stdout, err lockedBuffer
 	env         map[string]string
 }
 

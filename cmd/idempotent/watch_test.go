@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,15 +18,15 @@ import (
 	"github.com/idempotent-go/idempotent/memstore"
 )
 
-// flaky is a store whose listing fails while err is set.
+// flaky is a store whose listing fails while it holds an error.
 type flaky struct {
 	*memstore.Store
-	err error
+	err atomic.Pointer[error]
 }
 
 func (f *flaky) List(ctx context.Context, q idempotent.ListQuery) (idempotent.Page, error) {
-	if f.err != nil {
-		return idempotent.Page{}, f.err
+	if err := f.err.Load(); err != nil {
+		return idempotent.Page{}, *err
 	}
 	return f.Store.List(ctx, q)
 }
@@ -87,10 +88,11 @@ func TestWatch(t *testing.T) {
 		claim("quick", "z", time.Hour, false)
 		require.Equal(t, "quick new success>pending z; old gone success>success o", changed())
 
-		store.err = errors.New("out of order")
+		outage := errors.New("out of order")
+		store.err.Store(&outage)
 		require.Empty(t, changed(), "what cannot be looked at is not gone")
 		require.Contains(t, term.err.String(), "this look failed: out of order")
-		store.err = nil
+		store.err.Store(nil)
 		require.Empty(t, changed())
 
 		stop()
@@ -114,7 +116,9 @@ func TestWatch_Table(t *testing.T) {
 	require.NoError(t, w.write([]change{{"finished", "pending", seen{"success", e}}}, time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)))
 	require.Equal(t, "03:04:05  finished  success   trace-success  success\n", out.String())
 
-	code, _, said := newTerminal(&flaky{store, errors.New("out of order")}).says("watch")
+	broken, outage := &flaky{Store: store}, errors.New("out of order")
+	broken.err.Store(&outage)
+	code, _, said := newTerminal(broken).says("watch")
 	require.Equal(t, exitError, code)
 	require.Contains(t, said, "out of order")
 }
