@@ -72,6 +72,15 @@ func withoutFlush(next http.Handler) http.Handler {
 	})
 }
 
+// finalWriter knows final answers only.
+type finalWriter struct{ http.ResponseWriter }
+
+func (w finalWriter) WriteHeader(status int) {
+	if status >= 200 {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
 // late keeps a body back.
 type late struct {
 	http.ResponseWriter
@@ -114,6 +123,36 @@ var brokenAdapters = []brokenAdapter{
 			}))
 		},
 		caughtBy: []string{"B42_B43_RetryAfterSuccess", "B42_LargeAnswer", "B50_Flush", "B51_NotReplayable", "B56_DefiniteFailure", "B32_HandlerReadsTheBody"},
+	},
+	{
+		name: "reads the body before the guard",
+		serve: changedRequest(func(r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}),
+		caughtBy: []string{"B41_ExpectContinue"},
+	},
+	{
+		name: "sends what is there at the end",
+		serve: func(app App) http.Handler {
+			return app.Layer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				rec := httptest.NewRecorder()
+				app.guarded(app.Handler()).ServeHTTP(rec, r)
+				maps.Copy(w.Header(), rec.Header())
+				w.WriteHeader(rec.Code)
+				_, _ = w.Write(rec.Body.Bytes())
+			}))
+		},
+		caughtBy: []string{"B48_Trailers", "B49_InterimAnswers"},
+	},
+	{
+		name: "swallows interim answers",
+		serve: func(app App) http.Handler {
+			return app.Layer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				app.guarded(app.Handler()).ServeHTTP(finalWriter{w}, r)
+			}))
+		},
+		caughtBy: []string{"B49_InterimAnswers"},
 	},
 	{
 		name: "does not replay fields",

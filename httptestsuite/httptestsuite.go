@@ -23,8 +23,8 @@
 //
 // The suite shows what an adapter can break: the way from request to guard and
 // from answer to record and client. What only the guard decides (leases,
-// take-over, what a process leaves behind) and what not every framework can do
-// (interim answers, trailers, hijacking, "Expect: 100-continue") is not in it.
+// take-over, what a process leaves behind) and hijacking, which frameworks do in
+// ways of their own, is not in it.
 package httptestsuite
 
 import (
@@ -52,9 +52,11 @@ type Adapter struct {
 	// than t for it: cases may be in a server each at the same time.
 	Serve func(t testing.TB, app App) string
 
-	// Buffered says that the framework sends nothing before the handler has
-	// returned. The case of a flush then asks for the whole answer only, not
-	// for a part of it while the handler runs.
+	// Buffered says that the framework has read the whole request before its
+	// handlers are asked, and sends nothing before they have returned: a
+	// status, a header and a body. Cases of what goes on in between, which are
+	// a flush, an interim answer, trailers and "Expect: 100-continue", then ask
+	// for the answer only.
 	Buffered bool
 }
 
@@ -85,6 +87,10 @@ type Reply struct {
 	// framework whose handlers return no errors answers as always.
 	Returned bool
 
+	// Hints are the values of Link in an interim answer, 103, that comes
+	// before Status and is not to leave them in Header. None: there is none.
+	Hints []string
+
 	Status int         // 200 or above
 	Header http.Header // canonical names; every value is a line of its own, in this order
 	Body   string
@@ -92,6 +98,10 @@ type Reply struct {
 	// Rest is called after Body has been written and flushed; what it
 	// returns is written, too. nil: there is no flush, and Body is all.
 	Rest func() string
+
+	// Trailer follows the body; Header declares its names. None: there is
+	// none.
+	Trailer http.Header
 }
 
 // Handler returns the operation as a handler for net/http.
@@ -106,6 +116,11 @@ func (a App) Handler() http.Handler {
 		if reply.Panic != nil {
 			panic(reply.Panic)
 		}
+		if len(reply.Hints) > 0 {
+			w.Header()["Link"] = reply.Hints
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Del("Link")
+		}
 		maps.Copy(w.Header(), reply.Header)
 		w.WriteHeader(reply.Status)
 		_, _ = io.WriteString(w, reply.Body)
@@ -113,6 +128,7 @@ func (a App) Handler() http.Handler {
 			_ = http.NewResponseController(w).Flush()
 			_, _ = io.WriteString(w, reply.Rest())
 		}
+		maps.Copy(w.Header(), reply.Trailer)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/idempotent-go/idempotent"
@@ -255,6 +256,32 @@ var intakeCases = []testCase{
 			if err != nil || a.status != http.StatusCreated || a.body != "" {
 				c.Fatalf("without a body: %v, %v; want 201 and nothing", a, err)
 			}
+		},
+	},
+	{
+		name: "B41_ExpectContinue",
+		why:  "A client that waits for leave to send its body is refused without it where the key is wrong, and given it where it is right.",
+		run: func(c *trial) {
+			c.serve(setup{operate: func(_ context.Context, body []byte) Reply {
+				reply := c.created()
+				reply.Body = string(body)
+				return reply
+			}})
+			const expect, leave = "100-continue", "100"
+			for _, key := range []string{"", `"abc`} {
+				a := c.post(key, "Expect", expect)
+				if a.status != http.StatusBadRequest || !c.adapter.Buffered && len(a.interim) > 0 {
+					c.Fatalf("got %q and then %v; want 400 and nothing before it", a.interim, a)
+				}
+			}
+			c.ran(0)
+			first := c.post("k", "Expect", expect)
+			c.fresh(first, http.StatusCreated)
+			if first.body != someBody || !slices.Equal(first.interim, []string{leave}) {
+				c.Fatalf("got %q and then %v; want leave, and the body that was sent", first.interim, first)
+			}
+			c.replayOf(first, c.post("k", "Expect", expect))
+			c.ran(1)
 		},
 	},
 	{

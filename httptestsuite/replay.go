@@ -3,6 +3,7 @@ package httptestsuite
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -152,6 +153,47 @@ var replayCases = []testCase{
 			c.replayOf(first, a)
 			if a.body != "" || a.header["Content-Length"] != nil {
 				c.Fatalf("the replay is %v; want neither body nor length", a)
+			}
+			c.ran(1)
+		},
+	},
+	{
+		name: "B48_Trailers",
+		why:  "Trailers come back as trailers.",
+		run: func(c *trial) {
+			reply := plain(http.StatusOK)
+			reply.Header["Trailer"] = []string{"X-Sum"}
+			reply.Trailer = http.Header{"X-Sum": {"42"}}
+			c.serve(setup{operate: as(reply)})
+			first, again := c.post("k"), c.post("k")
+			for which, a := range map[string]answer{"first answer": first, "replay": again} {
+				if a.status != http.StatusOK || a.body != reply.Body {
+					c.Fatalf("the %s is %v; want that of the handler", which, a)
+				}
+				if !c.adapter.Buffered && (!maps.EqualFunc(a.trailer, reply.Trailer, slices.Equal) || a.header["X-Sum"] != nil) {
+					c.Fatalf("the %s has the trailers %v after %v; want %v", which, a.trailer, a, reply.Trailer)
+				}
+			}
+			c.replayOf(first, again)
+			c.ran(1)
+		},
+	},
+	{
+		name: "B49_InterimAnswers",
+		why:  "An interim answer reaches the first client before the answer; a replay has none.",
+		run: func(c *trial) {
+			reply := plain(http.StatusCreated)
+			reply.Hints = []string{"</style.css>; rel=preload"}
+			c.serve(setup{operate: as(reply)})
+			first := c.post("k")
+			c.fresh(first, http.StatusCreated)
+			if want := []string{"103 </style.css>; rel=preload"}; !c.adapter.Buffered && !slices.Equal(first.interim, want) {
+				c.Fatalf("the first client got %q before the answer; want %q", first.interim, want)
+			}
+			again := c.post("k")
+			c.replayOf(first, again)
+			if first.header["Link"] != nil || again.header["Link"] != nil || len(again.interim) > 0 {
+				c.Fatalf("got %v, and in the replay %q and then %v; want the hint once and for itself", first, again.interim, again)
 			}
 			c.ran(1)
 		},

@@ -9,6 +9,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -101,7 +104,7 @@ func (c *trial) serve(s setup) {
 			set("X-Attempt", fmt.Sprint("attempt ", c.attempts.Add(1)))
 		},
 	})
-	transport := &http.Transport{DisableCompression: true}
+	transport := &http.Transport{DisableCompression: true, ExpectContinueTimeout: c.patience}
 	c.client = &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -206,10 +209,12 @@ const someBody = `{"amount":1}`
 
 // answer is what a client got.
 type answer struct {
-	status int
-	header http.Header
-	body   string
-	length int64
+	interim []string // of each: its status, and what Link says
+	status  int
+	header  http.Header
+	body    string
+	length  int64
+	trailer http.Header
 }
 
 func (a answer) replayed() bool { return a.header.Get("Idempotent-Replayed") == "true" }
@@ -237,13 +242,21 @@ func (c *trial) build(ctx context.Context, q request) *http.Request {
 }
 
 func (c *trial) do(r *http.Request) (answer, error) {
-	res, err := c.client.Do(r)
+	var interim []string
+	res, err := c.client.Do(r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(status int, h textproto.MIMEHeader) error {
+			interim = append(interim, strings.Join(append([]string{strconv.Itoa(status)}, h["Link"]...), " "))
+			return nil
+		},
+	})))
 	if err != nil {
 		return answer{}, err
 	}
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(res.Body)
-	return answer{status: res.StatusCode, header: res.Header, body: string(body), length: res.ContentLength}, err
+	return answer{
+		interim: interim, status: res.StatusCode, header: res.Header, body: string(body), length: res.ContentLength, trailer: res.Trailer,
+	}, err
 }
 
 // try sends a request, of which nothing may come back.

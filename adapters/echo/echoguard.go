@@ -20,10 +20,23 @@ func Middleware(g *idempotent.Guard, principal idempotent.PrincipalFunc, opts ..
 		return func(c echo.Context) (err error) {
 			protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				err = run(c, w, r, next)
-			})).ServeHTTP(c.Response(), c.Request())
+			})).ServeHTTP(outerWriter{c.Response()}, c.Request())
 			return err
 		}
 	}
+}
+
+// outerWriter is echo's response for the guard.
+type outerWriter struct{ *echo.Response }
+
+// WriteHeader lets interim answers pass echo by, which would take the first of
+// them for the answer.
+func (w outerWriter) WriteHeader(status int) {
+	if status < 200 && status != http.StatusSwitchingProtocols {
+		w.Writer.WriteHeader(status)
+		return
+	}
+	w.Response.WriteHeader(status)
 }
 
 // run runs next on w and r. Layers outside get back what was theirs, also on a
@@ -35,7 +48,7 @@ func run(c echo.Context, w http.ResponseWriter, r *http.Request, next echo.Handl
 		c.SetRequest(request)
 	}()
 	c.SetRequest(r)
-	if w == http.ResponseWriter(outer) { // not protected
+	if w == http.ResponseWriter(outerWriter{outer}) { // not protected
 		return next(c)
 	}
 	c.SetResponse(echo.NewResponse(w, c.Echo()))

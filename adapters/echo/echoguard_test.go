@@ -2,6 +2,8 @@ package echoguard_test
 
 import (
 	"io"
+	"maps"
+	"net/http"
 	"testing"
 
 	"github.com/labstack/echo/v4"
@@ -22,9 +24,15 @@ func operate(app httptestsuite.App) echo.HandlerFunc {
 		if reply.Panic != nil {
 			panic(reply.Panic)
 		}
-		for name, values := range reply.Header {
-			c.Response().Header()[name] = values
+		if len(reply.Hints) > 0 {
+			// Echo's own writer would take it for the final status.
+			w := c.Response().Writer
+			w.Header()["Link"] = reply.Hints
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Del("Link")
 		}
+		maps.Copy(c.Response().Header(), reply.Header)
+		defer maps.Copy(c.Response().Header(), reply.Trailer)
 		switch {
 		case reply.Returned:
 			return echo.NewHTTPError(reply.Status)

@@ -57,6 +57,19 @@ func run(c *gin.Context, w http.ResponseWriter, r *http.Request) {
 // whatever a layer outside has put in its place.
 type outerWriter struct{ gin.ResponseWriter }
 
+// WriteHeader lets interim answers pass gin by, which would take the last of
+// them for the status of the answer. A writer that cannot be looked behind has
+// none.
+func (w *outerWriter) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		w.ResponseWriter.WriteHeader(status)
+		return
+	}
+	if behind, ok := w.ResponseWriter.(interface{ Unwrap() http.ResponseWriter }); ok {
+		behind.Unwrap().WriteHeader(status)
+	}
+}
+
 // Unwrap is for [http.ResponseController].
 func (w *outerWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 

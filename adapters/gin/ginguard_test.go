@@ -2,6 +2,7 @@ package ginguard_test
 
 import (
 	"io"
+	"maps"
 	"net/http"
 	"testing"
 
@@ -25,11 +26,22 @@ func operate(app httptestsuite.App) gin.HandlerFunc {
 		if reply.Panic != nil {
 			panic(reply.Panic)
 		}
-		for name, values := range reply.Header {
-			c.Writer.Header()[name] = values
+		if len(reply.Hints) > 0 {
+			// Gin's own writer would take it for the final status.
+			w := c.Writer.(interface{ Unwrap() http.ResponseWriter }).Unwrap()
+			w.Header()["Link"] = reply.Hints
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Del("Link")
 		}
+		maps.Copy(c.Writer.Header(), reply.Header)
+		defer maps.Copy(c.Writer.Header(), reply.Trailer)
 		if reply.Returned {
 			c.AbortWithStatus(reply.Status)
+			return
+		}
+		if reply.Trailer != nil { // Data would announce a length
+			c.Status(reply.Status)
+			_, _ = c.Writer.WriteString(reply.Body)
 			return
 		}
 		if reply.Rest == nil {
