@@ -116,6 +116,36 @@ func ExampleDo() {
 	// card declined: idempotent: operation failed true
 }
 
+type (
+	Order   struct{ ID string }
+	Receipt struct{ Number int }
+	bank    struct{ charges int }
+)
+
+func (b *bank) Charge(_ context.Context, o Order) (Receipt, error) {
+	b.charges++
+	fmt.Println("charging for order", o.ID)
+	return Receipt{b.charges}, nil
+}
+
+// The result of the first call is the result of every other.
+func ExampleDo_result() {
+	store := memstore.New()
+	defer store.Close()
+	guard := idempotent.New(store)
+
+	ctx, bank, order := context.Background(), new(bank), Order{ID: "17"}
+	for range 2 {
+		receipt, err := idempotent.Do(ctx, guard, idempotent.Key("charge", order.ID),
+			func(ctx context.Context) (Receipt, error) { return bank.Charge(ctx, order) })
+		fmt.Println(receipt.Number, err)
+	}
+	// Output:
+	// charging for order 17
+	// 1 <nil>
+	// 1 <nil>
+}
+
 func ExampleGuard_Do() {
 	store := memstore.New()
 	defer store.Close()
@@ -286,6 +316,15 @@ func ExampleKey() {
 	// Output:
 	// charge:order-1
 	// charge:a%3Ab charge:a:b
+}
+
+func ExampleParseKey() {
+	fmt.Println(idempotent.ParseKey([]string{`"order 17"`}))
+	_, err := idempotent.ParseKey([]string{"order 17"})
+	fmt.Println(errors.Is(err, idempotent.ErrInvalid), err)
+	// Output:
+	// order 17 <nil>
+	// true The key contains a byte that is not allowed; use visible ASCII characters, and put a key with blanks or quotes in double quotes.
 }
 
 func ExampleStoreKey() {

@@ -92,7 +92,7 @@ func (h *handler) funcKey(r *http.Request, body []byte) (key string, unkeyed boo
 	case text == "":
 		return "", false, &problemKeyMissing
 	}
-	if key, err = parseKey([]string{text}); err != nil {
+	if key, err = ParseKey([]string{text}); err != nil {
 		return "", false, invalidKey(err)
 	}
 	return key, false, h.checkKey(key)

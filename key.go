@@ -13,22 +13,23 @@ import (
 )
 
 // keyError says what is wrong with a client's key and what to do about it. The
-// text goes to the client as it is, so it is fixed and never carries the key;
-// it has no package prefix because no Go caller ever sees it.
+// text goes to the client as it is, so it is fixed and never carries the key,
+// and has no package prefix.
 type keyError string
 
-func (e keyError) Error() string { return string(e) }
+func (e keyError) Error() string        { return string(e) }
+func (e keyError) Is(target error) bool { return target == ErrInvalid }
 
 const (
-	keyErrLines    keyError = "The key header is sent more than once; send exactly one line with one key."
-	keyErrConflict keyError = "Two key headers carry different keys; send one of them, or the same key in both."
+	keyErrLines    keyError = "The key is sent more than once; send it exactly once."
+	keyErrConflict keyError = "Two fields carry different keys; send one of them, or the same key in both."
 	keyErrEmpty    keyError = "The key is empty; send 1 to 255 characters, for example a UUID."
 	keyErrLong     keyError = "The key is longer than 255 bytes; send a shorter one, for example a UUID."
-	keyErrList     keyError = "The key header carries a list; send exactly one key, and put a key that contains a comma in double quotes."
+	keyErrList     keyError = "The key is a list; send exactly one, and put a key that contains a comma in double quotes."
 	keyErrParams   keyError = "A key without quotes cannot have parameters; put it in double quotes: whether the semicolon belongs to the key is then clear."
 	keyErrByte     keyError = "The key contains a byte that is not allowed; use visible ASCII characters, and put a key with blanks or quotes in double quotes."
 	keyErrString   keyError = `The quoted key is malformed; it must end with a double quote, hold ASCII from space to ~, and escape only \" and \\.`
-	keyErrTrailing keyError = "The key is followed by something that is no well-formed parameter; end the header after the closing quote."
+	keyErrTrailing keyError = "The key is followed by something that is no well-formed parameter; end the field after the closing quote."
 )
 
 // maxKeyBytes is the longest key that a client may send, after unquoting.
@@ -99,6 +100,30 @@ func appendStoreKey(b []byte, method, path, principal, key string) []byte {
 	return appendKey(b, method, path, principal, key)
 }
 
+// ParseKey reads the client's key from all lines of its header field, or all
+// values of its metadata, as the middleware does: as a String of RFC 9651,
+// whose parameters say nothing, or bare. It is for code to which keys come by
+// another way. What the key means is never changed by folding or normalising.
+//
+// Anything doubtful is an error, no line at all included: an ignored field
+// would run the operation unprotected. The error matches [ErrInvalid]; its text
+// says what is wrong and what to do, never carries the key, and is meant for
+// the client.
+func ParseKey(lines []string) (string, error) {
+	// HTTP joins repeated lines with commas, and equal ones are a list too.
+	if len(lines) > 1 {
+		return "", keyErrLines
+	}
+	text := ""
+	if len(lines) == 1 {
+		text = strings.Trim(lines[0], " \t")
+	}
+	if strings.HasPrefix(text, `"`) {
+		return keyQuoted(text)
+	}
+	return keyBare(text)
+}
+
 // KeyMaxAge returns a key policy under which a UUIDv7 older than d is
 // [ErrKeyExpired]: by then its record may be gone, and running it could be a
 // repeat. Use the retention, or a little less. Other keys pass, as do those
@@ -127,7 +152,7 @@ func headerKey(h http.Header, names []string) (key string, present bool, err err
 		if len(lines) == 0 {
 			continue
 		}
-		k, err := parseKey(lines)
+		k, err := ParseKey(lines)
 		if err != nil {
 			return "", true, err
 		}
@@ -137,25 +162,6 @@ func headerKey(h http.Header, names []string) (key string, present bool, err err
 		key, present = k, true
 	}
 	return key, present, nil
-}
-
-// parseKey reads the key from all lines of one header field. Anything doubtful
-// is an error: an ignored field would run the operation unprotected. What the
-// key means is never changed by folding or normalising. Errors are of type
-// keyError.
-func parseKey(lines []string) (string, error) {
-	// HTTP joins repeated lines with commas, and equal ones are a list too.
-	if len(lines) > 1 {
-		return "", keyErrLines
-	}
-	text := ""
-	if len(lines) == 1 {
-		text = strings.Trim(lines[0], " \t")
-	}
-	if strings.HasPrefix(text, `"`) {
-		return keyQuoted(text)
-	}
-	return keyBare(text)
 }
 
 // keyBare reads a key that is sent without quotes, which the draft does not

@@ -273,7 +273,7 @@ func TestParseKey(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := parseKey(test.lines)
+			got, err := ParseKey(test.lines)
 			if test.err != nil {
 				require.Equal(t, test.err, err)
 				require.Empty(t, got)
@@ -292,7 +292,7 @@ func TestB07_Parameters(t *testing.T) {
 		`;a="x;\"y\\"`, ";a=?0", ";a=?1", ";a=:aGk=:", ";a=:aGk:", ";a=::", ";a=@1700000000", ";a=@-1", ";a=*tok/x:y", ";a=Tok!#$%&'*+-.^_`|~",
 		`;a=%"f%c3%bc"`, `;a=%""`, ";a;a=2", ";a ",
 	} {
-		key, err := parseKey([]string{`"abc"` + good})
+		key, err := ParseKey([]string{`"abc"` + good})
 		require.NoError(t, err, good)
 		require.Equal(t, "abc", key, good)
 	}
@@ -301,7 +301,7 @@ func TestB07_Parameters(t *testing.T) {
 		";a=.5", `;a="x`, ";a=?2", ";a=?", ";a=:a-:", ";a=:aGk=", ";a=:a=a:", ";a=@", ";a=@1.5", ";a=(1)", ";a=é", ";a/b",
 		`;a=%"f%C3%BC"`, `;a=%"%ff"`, `;a=%"%f"`, `;a=%"x`, ";a=%x", ";a=\x01", ";\ta", ";a;", "=1",
 	} {
-		_, err := parseKey([]string{`"abc"` + bad})
+		_, err := ParseKey([]string{`"abc"` + bad})
 		require.Equal(t, keyErrTrailing, err, bad)
 	}
 }
@@ -309,7 +309,7 @@ func TestB07_Parameters(t *testing.T) {
 func TestC070_NothingIsNormalised(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"%41", "A", "a", "a.", "a/", "00a", "0xA", "{A}", "+a"} {
-		got, err := parseKey([]string{key})
+		got, err := ParseKey([]string{key})
 		require.NoError(t, err)
 		require.Equal(t, key, got)
 	}
@@ -318,7 +318,7 @@ func TestC070_NothingIsNormalised(t *testing.T) {
 func TestParseKey_Allocations(t *testing.T) {
 	for _, line := range []string{"0196f3a1-7c1e-7b6a", `"0196f3a1-7c1e-7b6a"`, `"abc";a=1`} {
 		lines := []string{line}
-		require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = parseKey(lines) }), line)
+		require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = ParseKey(lines) }), line)
 	}
 }
 
@@ -327,7 +327,7 @@ func FuzzParseKey(f *testing.F) {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		key, err := parseKey([]string{line})
+		key, err := ParseKey([]string{line})
 		if err != nil {
 			var fixed keyError
 			if key != "" || !errors.As(err, &fixed) {
@@ -349,7 +349,7 @@ func FuzzParseKey(f *testing.F) {
 		if !strings.Contains(line, key) && !strings.Contains(line, quoted) {
 			t.Fatalf("%q was read as %q", line, key)
 		}
-		again, err := parseKey([]string{quoted})
+		again, err := ParseKey([]string{quoted})
 		if err != nil || again != key {
 			t.Fatalf("%q quoted is %q, %v", key, again, err)
 		}
@@ -391,7 +391,7 @@ func TestB14_KeyErrorsCarryNoKey(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr3t"
 	for _, line := range []string{secret + " x", secret + ",x", secret + ";x", `"` + secret, `"` + secret + `"x`, `"` + secret + `", "y"`, strings.Repeat(secret, 50)} {
-		_, err := parseKey([]string{line})
+		_, err := ParseKey([]string{line})
 		require.Error(t, err, line)
 		require.NotContains(t, err.Error(), secret)
 	}

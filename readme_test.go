@@ -2,12 +2,19 @@ package idempotent_test
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+// fenced matches the fenced blocks of one language.
+func fenced(language string) *regexp.Regexp {
+	return regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```$")
+}
 
 // blocks returns the fenced blocks of one language in a document.
 func blocks(t *testing.T, document, language string) []string {
@@ -15,7 +22,7 @@ func blocks(t *testing.T, document, language string) []string {
 	text, err := os.ReadFile(document)
 	require.NoError(t, err)
 	var found []string
-	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range fenced(language).FindAllStringSubmatch(string(text), -1) {
 		found = append(found, m[1])
 	}
 	require.NotEmpty(t, found, "%s has no block of %s", document, language)
@@ -29,6 +36,38 @@ func TestREADME_ProgramIsTheQuickstart(t *testing.T) {
 	_, program, found := strings.Cut(string(source), "\npackage main\n")
 	require.True(t, found)
 	require.Equal(t, "package main\n"+program, blocks(t, "README.md", "go")[0])
+}
+
+// Every Go block of a document stands, line by line, in a Go file of this
+// repository, which CI compiles and vets; most are part of an Example, which it
+// runs. Indentation alone may differ.
+func TestDocuments_GoIsCompiled(t *testing.T) {
+	code := func(text string) string {
+		var lines []string
+		for line := range strings.Lines(text) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+		return "\n" + strings.Join(lines, "\n") + "\n"
+	}
+	var sources []string
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		sources = append(sources, code(string(text)))
+		return err
+	}))
+	documents, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	for _, document := range append(documents, "README.md", "CONTRIBUTING.md", "SECURITY.md") {
+		text, err := os.ReadFile(document)
+		require.NoError(t, err)
+		for _, m := range fenced("go").FindAllStringSubmatch(string(text), -1) {
+			require.True(t, slices.ContainsFunc(sources, func(source string) bool { return strings.Contains(source, code(m[1])) }),
+				"%s shows code that stands in no Go file, such as an Example of the package it is about:\n%s", document, m[1])
+		}
+	}
 }
 
 // Every command that a document tells people to run is run by CI. The

@@ -63,10 +63,11 @@ func ExampleDo() {
 	server, _, end := shop()
 	defer end()
 
-	type order struct{ Number int }
+	type Order struct{ Number int }
+	ctx, url, cart := context.Background(), server.URL+"/orders", map[string]string{"item": "book"}
 	c := &http.Client{Transport: client.New(nil)}
-	got, err := client.Do[order](context.Background(), c, http.MethodPost, server.URL+"/orders", map[string]string{"item": "book"})
-	fmt.Println(got.Number, err)
+	order, err := client.Do[Order](ctx, c, http.MethodPost, url, cart)
+	fmt.Println(order.Number, err)
 	// Output: 1 <nil>
 }
 

@@ -82,15 +82,9 @@ func headerKey(h http.Header) (k keyed, ok bool, err error) {
 		if !present {
 			continue
 		}
-		if len(lines) != 1 {
-			return keyed{}, false, fmt.Errorf("%w: %s has %d lines; it must have one", idempotent.ErrInvalid, field, len(lines))
-		}
-		key := lines[0]
-		if quoted, found := strings.CutPrefix(key, `"`); found {
-			key = strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace(strings.TrimSuffix(quoted, `"`))
-		}
-		if _, err := newKeyed(key); err != nil {
-			return keyed{}, false, err
+		key, err := idempotent.ParseKey(lines)
+		if err != nil {
+			return keyed{}, false, fmt.Errorf("client: %s: %w", field, err)
 		}
 		return keyed{key: key, field: field, line: lines[0]}, true, nil
 	}

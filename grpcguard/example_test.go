@@ -26,14 +26,24 @@ func (s *shop) UnaryCall(_ context.Context, req *testpb.SimpleRequest) (*testpb.
 	return &testpb.SimpleResponse{Username: fmt.Sprintf("order %d: %s", s.orders, req.GetPayload().GetBody())}, nil
 }
 
+type userKey struct{}
+
+// authentication stands for what finds out who is calling.
+func authentication(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	return next(context.WithValue(ctx, userKey{}, "user-1"), req)
+}
+
+// principal is a stable id that authentication has found, not the token.
+func principal(ctx context.Context) (string, error) {
+	user, _ := ctx.Value(userKey{}).(string)
+	return user, nil
+}
+
 func Example() {
 	store := memstore.New()
 	defer store.Close()
 	guard := idempotent.New(store)
-	principal := func(context.Context) (string, error) {
-		return "user-1", nil // a stable id that authentication has found, not the token
-	}
-	srv := grpc.NewServer(grpc.ChainUnaryInterceptor(grpcguard.UnaryServerInterceptor(guard, principal)))
+	srv := grpc.NewServer(grpc.ChainUnaryInterceptor(authentication, grpcguard.UnaryServerInterceptor(guard, principal)))
 	testpb.RegisterTestServiceServer(srv, &shop{})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -79,10 +78,10 @@ func (s *server) metadataKey(ctx context.Context) (key string, unkeyed bool, ref
 		if len(values) == 0 {
 			continue
 		}
-		k, wrong := parseKey(values)
+		k, err := idempotent.ParseKey(values)
 		switch {
-		case wrong != "":
-			return "", false, invalidKey(wrong)
+		case err != nil:
+			return "", false, invalidKey(err.Error())
 		case present && k != key:
 			return "", false, invalidKey(keyConflict)
 		}
@@ -98,9 +97,8 @@ func (s *server) funcKey(ctx context.Context, req any, info *grpc.UnaryServerInf
 		return "", false, invalidKey(keyFailed)
 	}
 	if text != "" {
-		var wrong string
-		if key, wrong = parseKey([]string{text}); wrong != "" {
-			return "", false, invalidKey(wrong)
+		if key, err = idempotent.ParseKey([]string{text}); err != nil {
+			return "", false, invalidKey(err.Error())
 		}
 	}
 	return s.checkKey(key, text != "")
@@ -150,72 +148,18 @@ func (s *settings) log() *slog.Logger {
 	return slog.Default()
 }
 
-// What may be wrong with a key. The texts go to the client as they are, so
-// they are fixed and never carry the key.
+// What may be wrong with a key besides what [idempotent.ParseKey] says. The
+// texts go to the client as they are, so they are fixed and never carry the key.
 const (
-	keyLines    = "the key is sent more than once; send exactly one value"
-	keyConflict = "two metadata fields carry different keys; send one of them, or the same key in both"
-	keyEmpty    = "the key is empty; send 1 to 255 characters, for example a UUID"
-	keyLong     = "the key is longer than 255 bytes; send a shorter one, for example a UUID"
-	keyByte     = "the key contains a byte that is not allowed; use visible ASCII characters, and put a key with blanks, quotes, commas or semicolons in double quotes"
-	keyString   = `the quoted key is malformed; it must end with a double quote, hold ASCII from space to ~, escape only \" and \\, and have no parameters`
-	keyFailed   = "the key could not be found in the request"
-	keyPolicy   = "the key does not have the form that this operation asks for"
+	keyConflict = "Two fields carry different keys; send one of them, or the same key in both."
+	keyFailed   = "The key could not be found in the request."
+	keyPolicy   = "The key does not have the form that this operation asks for."
 )
-
-// maxKeyBytes is the longest key that a client may send, without its quotes.
-const maxKeyBytes = 255
 
 func invalidKey(wrong string) *refusal {
 	r := refusedKeyInvalid
-	r.text = wrong + "; nothing was done"
+	r.text = wrong + " Nothing was done."
 	return &r
-}
-
-// parseKey reads the key from all values of one metadata field, or says what
-// is wrong with it. Whatever it accepts is the same key for the HTTP
-// middleware; parameters after a quoted key, which mean nothing there, are
-// refused here.
-func parseKey(values []string) (key, wrong string) {
-	if len(values) != 1 {
-		return "", keyLines
-	}
-	key = strings.Trim(values[0], " \t")
-	if quoted, ok := strings.CutPrefix(key, `"`); ok {
-		if key, ok = unquote(quoted); !ok {
-			return "", keyString
-		}
-	} else if strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`",;`, c) }) {
-		return "", keyByte
-	}
-	switch {
-	case key == "":
-		return "", keyEmpty
-	case len(key) > maxKeyBytes:
-		return "", keyLong
-	}
-	return key, ""
-}
-
-// unquote reads the rest of a String of RFC 9651, with nothing after it.
-func unquote(s string) (string, bool) {
-	var out strings.Builder
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == '"':
-			return out.String(), i == len(s)-1
-		case c == '\\':
-			if i++; i == len(s) || s[i] != '"' && s[i] != '\\' {
-				return "", false
-			}
-			out.WriteByte(s[i])
-		case c < ' ' || c > '~':
-			return "", false
-		default:
-			out.WriteByte(c)
-		}
-	}
-	return "", false
 }
 
 // fingerprintTag names function and version, so that a later release can

@@ -12,6 +12,15 @@ import (
 	"github.com/idempotent-go/idempotent/redisstore"
 )
 
+// A guard on Redis; it needs a server at that address.
+func ExampleNew() {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379"})
+	guard := idempotent.New(redisstore.New(client))
+
+	err := guard.Do(context.Background(), "order-17", func(context.Context) error { return nil })
+	fmt.Println(err)
+}
+
 func Example() {
 	server, err := miniredis.Run() // in place of a real one
 	if err != nil {

@@ -2,6 +2,8 @@ package sqlstore_test
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/sqlstore"
 	"github.com/idempotent-go/idempotent/sqlstore/internal/sqltest"
 )
@@ -154,4 +157,50 @@ func TestDocument_InvalidIndex(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.True(t, valid())
+}
+
+// What README.md and docs/sql.md show of Go, which the examples of this package
+// run in other words.
+type (
+	Order   struct{}
+	Receipt struct{}
+
+	provider struct{ ErrNotFound error }
+	payment  struct{ Receipt Receipt }
+)
+
+func (provider) Find(context.Context, string) (payment, error) { return payment{}, nil }
+
+var _ = func(ctx context.Context, db *sql.DB, key string, order Order, placeOrder func(context.Context, *sql.Tx, Order) (Receipt, error)) (Receipt, error) {
+	guard := sqlstore.NewTxGuard(sqlstore.New(db, sqlstore.PostgreSQL))
+	receipt, err := sqlstore.InTx(ctx, guard, key, func(ctx context.Context, tx *sql.Tx) (Receipt, error) {
+		return placeOrder(ctx, tx, order)
+	})
+	return receipt, err
+}
+
+var _ = func(ctx context.Context, db *sql.DB, principal, key string, order Order,
+	insert func(context.Context, *sql.DB, Order) error, load func(context.Context, *sql.DB, string, string) (Order, sqlstore.State, error),
+) (Order, error) {
+	err := insert(ctx, db, order) // in a transaction that is rolled back on an error
+	if sqlstore.IsDuplicate(err, "orders_once") {
+		return sqlstore.Existing(ctx, func(ctx context.Context) (Order, sqlstore.State, error) {
+			return load(ctx, db, principal, key) // not in that transaction
+		})
+	}
+	return order, err
+}
+
+var _ = func(ctx context.Context, store *sqlstore.Store, guard *idempotent.Guard, provider provider) {
+	go sqlstore.Reconcile(ctx, store, guard, func(ctx context.Context, u sqlstore.Unknown) (idempotent.Class, string, error) {
+		payment, err := provider.Find(ctx, u.Key) // the key was sent with the payment
+		switch {
+		case errors.Is(err, provider.ErrNotFound):
+			return idempotent.ClassRelease, "", nil // never made: the next attempt may pay
+		case err != nil:
+			return idempotent.ClassDefault, "", err // asked again later
+		}
+		result, err := idempotent.EncodeValue(payment.Receipt) // as Do would have recorded it
+		return idempotent.ClassSuccess, result, err
+	})
 }

@@ -3,11 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"os/exec"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,17 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/examples/internal/program"
 	"github.com/idempotent-go/idempotent/internal/redistest"
 	"github.com/idempotent-go/idempotent/storeurl"
 )
 
-// The test binary is the program too.
-func TestMain(m *testing.M) {
-	if os.Getenv("CONSUMER_TEST_AS") == "consumer" {
-		main()
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { program.Main(m, main) }
 
 // The first delivery fails before the commit, the second one books, the third
 // one is a replay.
@@ -42,17 +33,17 @@ func TestDeliveries(t *testing.T) {
 			p := w.start(t, store, w.url)
 
 			w.send(t, "event", "e1", "account", "ada", "cents", "1250")
-			w.eventually(t, p, "the first delivery fails", func() bool { return strings.Contains(p.log(), "not open yet") })
+			w.eventually(t, p, "the first delivery fails", func() bool { return strings.Contains(p.Log(), "not open yet") })
 			require.EqualValues(t, 1, w.pending(t))
 			w.open(t, "ada")
 			w.eventually(t, p, "the second one books", func() bool { return w.pending(t) == 0 })
 			require.Equal(t, "1250", w.balance(t, "ada"))
 			w.send(t, "event", "e1", "account", "ada", "cents", "1250")
-			w.eventually(t, p, "the third one is a replay", func() bool { return strings.Contains(p.log(), "already booked") })
+			w.eventually(t, p, "the third one is a replay", func() bool { return strings.Contains(p.Log(), "already booked") })
 			require.Equal(t, "1250", w.balance(t, "ada"))
 			require.Empty(t, w.aside(t))
 
-			require.Equal(t, 0, p.stop(t), p.log())
+			require.Equal(t, 0, p.Stop(t), p.Log())
 			if store == "" {
 				return
 			}
@@ -77,17 +68,16 @@ func TestLostAcknowledgement(t *testing.T) {
 	require.NoError(t, w.Do(t.Context(), "ACL", "SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-xack").Err())
 	mute := w.start(t, w.url, strings.Replace(w.url, "redis://", "redis://mute:secret@", 1))
 	w.send(t, "event", "e1", "account", "ada", "cents", "1250")
-	w.eventually(t, mute, "it cannot acknowledge", func() bool { return strings.Contains(mute.log(), "NOPERM") })
+	w.eventually(t, mute, "it cannot acknowledge", func() bool { return strings.Contains(mute.Log(), "NOPERM") })
 	require.Equal(t, "1250", w.balance(t, "ada"))
-	require.NoError(t, mute.cmd.Process.Kill())
-	_ = mute.cmd.Wait()
+	mute.Kill(t)
 	require.EqualValues(t, 1, w.pending(t))
 
 	p := w.start(t, w.url, w.url)
 	w.eventually(t, p, "the other one acknowledges", func() bool { return w.pending(t) == 0 })
 	require.Equal(t, "1250", w.balance(t, "ada"))
-	require.Equal(t, 0, p.stop(t), p.log())
-	require.Contains(t, p.log(), "already booked")
+	require.Equal(t, 0, p.Stop(t), p.Log())
+	require.Contains(t, p.Log(), "already booked")
 }
 
 // The booking happens and its answer is lost: nobody books again, neither the
@@ -105,7 +95,7 @@ func TestLostAnswer(t *testing.T) {
 	require.Equal(t, "1250", w.balance(t, "ada"))
 	require.True(t, relay.Swallowed())
 	require.EqualValues(t, 0, w.pending(t))
-	require.Equal(t, 0, p.stop(t), p.log())
+	require.Equal(t, 0, p.Stop(t), p.Log())
 }
 
 // Three consumers that take each other's messages at once, from a producer that
@@ -120,7 +110,7 @@ func TestConsumersTogether(t *testing.T) {
 			w.send(t, "event", fmt.Sprint("e", i), "account", "ada", "cents", "1")
 		}
 	}
-	var all []*process
+	var all []*program.Process
 	for range 3 {
 		all = append(all, w.start(t, w.url, w.url, "-idle", "1ms"))
 	}
@@ -129,7 +119,7 @@ func TestConsumersTogether(t *testing.T) {
 		return err == nil && len(groups) == 1 && groups[0].EntriesRead == 2*events && groups[0].Pending == 0
 	})
 	for _, p := range all {
-		require.Equal(t, 0, p.stop(t), p.log())
+		require.Equal(t, 0, p.Stop(t), p.Log())
 	}
 	require.Equal(t, fmt.Sprint(events), w.balance(t, "ada"))
 	require.Empty(t, w.aside(t))
@@ -156,7 +146,7 @@ func TestSetAside(t *testing.T) {
 
 	p := w.start(t, w.url, w.url)
 	w.eventually(t, p, "six are set aside", func() bool { return len(w.aside(t)) == 6 && w.pending(t) == 0 })
-	require.Equal(t, 0, p.stop(t), p.log())
+	require.Equal(t, 0, p.Stop(t), p.Log())
 	reasons := map[any]any{}
 	for _, m := range w.aside(t) {
 		require.NotEmpty(t, m.Values["message"])
@@ -183,8 +173,8 @@ func TestQueueAway(t *testing.T) {
 	w.open(t, "ada")
 	w.send(t, "event", "e1", "account", "ada", "cents", "1")
 	w.eventually(t, p, "it is booked", func() bool { return w.balance(t, "ada") == "1" })
-	require.Equal(t, 0, p.stop(t), p.log())
-	require.Contains(t, p.log(), "the queue is away")
+	require.Equal(t, 0, p.Stop(t), p.Log())
+	require.Contains(t, p.Log(), "the queue is away")
 }
 
 func TestRefusals(t *testing.T) {
@@ -255,53 +245,17 @@ func (w world) aside(t *testing.T) []redis.XMessage {
 }
 
 // eventually shows what p has printed if it does not come to that.
-func (w world) eventually(t *testing.T, p *process, what string, holds func() bool) {
+func (w world) eventually(t *testing.T, p *program.Process, what string, holds func() bool) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
-			t.Log(p.log())
+			t.Log(p.Log())
 		}
 	}()
 	redistest.Eventually(t, what, holds)
 }
 
-// process is a running consumer.
-type process struct {
-	cmd *exec.Cmd
-
-	mu     sync.Mutex
-	output bytes.Buffer
-}
-
-func (w world) start(t *testing.T, store, queue string, args ...string) *process {
+func (w world) start(t *testing.T, store, queue string, args ...string) *program.Process {
 	t.Helper()
-	p := &process{cmd: exec.Command(os.Args[0], append([]string{"-idle", "20ms", "-queue", queue}, args...)...)}
-	p.cmd.Env = append(os.Environ(), "CONSUMER_TEST_AS=consumer", "IDEMPOTENCY_STORE="+store,
-		"GORACE=atexit_sleep_ms=0") // the race detector lets a program linger for a second otherwise
-	p.cmd.Stderr = p
-	redistest.EndWithParent(p.cmd)
-	require.NoError(t, p.cmd.Start())
-	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
-	return p
-}
-
-// Write takes what the consumer prints.
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.output.Write(b)
-}
-
-func (p *process) log() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.output.String()
-}
-
-// stop asks the consumer to end and returns its exit code.
-func (p *process) stop(t *testing.T) int {
-	t.Helper()
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	_ = p.cmd.Wait()
-	return p.cmd.ProcessState.ExitCode()
+	return program.Start(t, []string{"IDEMPOTENCY_STORE=" + store}, append([]string{"-idle", "20ms", "-queue", queue}, args...)...)
 }

@@ -4,32 +4,26 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotent-go/idempotent/examples/internal/program"
 	"github.com/idempotent-go/idempotent/internal/redistest"
 )
 
-// The test binary is the program too, and the command that it runs.
+// The test binary is the program, and the command that it runs, too.
 func TestMain(m *testing.M) {
-	switch os.Getenv("CRON_TEST_AS") {
-	case "cron":
-		_ = os.Setenv("CRON_TEST_AS", "command")
-		main()
-	case "command":
-		if err := note(os.Getenv("CRON_TEST_FILE"), os.Getenv("CRON_TICK")); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	default:
-		os.Exit(m.Run())
+	tick, isCommand := os.LookupEnv("CRON_TICK")
+	if !isCommand {
+		program.Main(m, main)
+	}
+	if err := note(os.Getenv("CRON_TEST_FILE"), tick); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 }
 
@@ -61,12 +55,12 @@ func TestTwoInstances(t *testing.T) {
 		return ticks
 	}
 	redistest.Eventually(t, "three ticks are seen by both", func() bool { return len(both()) >= 3 })
-	require.Equal(t, 0, a.stop(t), a.log())
-	require.Equal(t, 0, b.stop(t), b.log())
+	require.Equal(t, 0, a.Stop(t), a.Log())
+	require.Equal(t, 0, b.Stop(t), b.Log())
 
 	ranA, ranB := a.ticks("ran"), b.ticks("ran")
 	for _, tick := range both() {
-		require.Equal(t, 1, ranA[tick]+ranB[tick], "%s\n%s\n%s", tick, a.log(), b.log())
+		require.Equal(t, 1, ranA[tick]+ranB[tick], "%s\n%s\n%s", tick, a.Log(), b.Log())
 	}
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -95,8 +89,8 @@ func TestFailures(t *testing.T) {
 			noFile := filepath.Join(t.TempDir(), "no", "such", "directory")
 			p := start(t, "redis://"+redis.Addr, noFile, "-job", "j", "-every", "100ms", "--", tt.command)
 			redistest.Eventually(t, "two ticks", func() bool { return len(p.ticks("failed")) >= 2 })
-			require.Equal(t, 0, p.stop(t), p.log())
-			require.Contains(t, p.log(), tt.text)
+			require.Equal(t, 0, p.Stop(t), p.Log())
+			require.Contains(t, p.Log(), tt.text)
 			require.Empty(t, p.ticks("ran"))
 			keys, err := redis.Do("DBSIZE")
 			require.NoError(t, err)
@@ -118,7 +112,7 @@ func TestStoreAway(t *testing.T) {
 	require.NoError(t, err)
 	ran, started := len(p.ticks("ran")), strings.Count(string(text), "\n")
 	require.LessOrEqual(t, started-ran, 1, "only the one whose end could not be recorded")
-	p.stop(t)
+	p.Stop(t)
 }
 
 func TestRefusals(t *testing.T) {
@@ -142,51 +136,18 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// process is a running instance.
-type process struct {
-	cmd *exec.Cmd
+// instance is a running cron.
+type instance struct{ *program.Process }
 
-	mu     sync.Mutex
-	output bytes.Buffer
-}
-
-func start(t *testing.T, store, file string, args ...string) *process {
+func start(t *testing.T, store, file string, args ...string) instance {
 	t.Helper()
-	p := &process{cmd: exec.Command(os.Args[0], args...)}
-	p.cmd.Env = append(os.Environ(), "CRON_TEST_AS=cron", "CRON_TEST_FILE="+file, "IDEMPOTENCY_STORE="+store,
-		"GORACE=atexit_sleep_ms=0") // the race detector lets a program linger for a second otherwise
-	p.cmd.Stdout, p.cmd.Stderr = p, p
-	redistest.EndWithParent(p.cmd)
-	require.NoError(t, p.cmd.Start())
-	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
-	return p
-}
-
-// Write takes what the instance prints.
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.output.Write(b)
-}
-
-func (p *process) log() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.output.String()
-}
-
-// stop asks the instance to end and returns its exit code.
-func (p *process) stop(t *testing.T) int {
-	t.Helper()
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	_ = p.cmd.Wait()
-	return p.cmd.ProcessState.ExitCode()
+	return instance{program.Start(t, []string{"CRON_TEST_FILE=" + file, "IDEMPOTENCY_STORE=" + store}, args...)}
 }
 
 // ticks returns how often the log says text of each tick.
-func (p *process) ticks(text string) map[string]int {
+func (p instance) ticks(text string) map[string]int {
 	times := map[string]int{}
-	for _, m := range regexp.MustCompile(`msg="?(?:`+text+`)"? job=\w+ tick=(\S+)`).FindAllStringSubmatch(p.log(), -1) {
+	for _, m := range regexp.MustCompile(`msg="?(?:`+text+`)"? job=\w+ tick=(\S+)`).FindAllStringSubmatch(p.Log(), -1) {
 		times[m[1]]++
 	}
 	return times

@@ -8,38 +8,29 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotent-go/idempotent/examples/internal/program"
 	"github.com/idempotent-go/idempotent/internal/redistest"
 )
 
-// The test binary is the program too.
-func TestMain(m *testing.M) {
-	if os.Getenv("PROXY_TEST_AS") == "proxy" {
-		main()
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { program.Main(m, main) }
 
-// program is what stands behind: it counts what reaches it.
-type program struct {
+// behind is the program behind the proxy: it counts what reaches it.
+type behind struct {
 	*httptest.Server
 	runs   atomic.Int64
 	handle func(w http.ResponseWriter, r *http.Request, run int64)
 }
 
-func newProgram(t *testing.T) *program {
-	p := &program{handle: func(w http.ResponseWriter, r *http.Request, run int64) {
+func newBehind(t *testing.T) *behind {
+	p := &behind{handle: func(w http.ResponseWriter, r *http.Request, run int64) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("Location", fmt.Sprint("/orders/", run))
 		w.WriteHeader(http.StatusCreated)
@@ -63,7 +54,7 @@ func TestProxy(t *testing.T) {
 }
 
 func testProxy(t *testing.T, store string) {
-	behind := newProgram(t)
+	behind := newBehind(t)
 	p := start(t, store, "-to", behind.URL+"/base", "-principal", "X-User")
 	const tea = `{"item":"tea"}`
 
@@ -96,20 +87,20 @@ func testProxy(t *testing.T, store string) {
 		require.Equal(t, tt.status, p.send(t, tt.method, "/orders?q=1", tt.key, tt.user, tt.body).status, tt.name)
 		require.EqualValues(t, tt.runs, behind.runs.Load()-before, tt.name)
 	}
-	require.Equal(t, 0, p.stop(t), p.log())
+	require.Equal(t, 0, p.Stop(t), p.Log())
 }
 
 // Two proxies over one Redis are one.
 func TestTwoProxies(t *testing.T) {
 	t.Parallel()
 	store := "redis://" + redistest.Start(t).Addr
-	behind := newProgram(t)
+	behind := newBehind(t)
 	a := start(t, store, "-to", behind.URL, "-anonymous")
 	b := start(t, store, "-to", behind.URL, "-anonymous")
 	var all sync.WaitGroup
 	for i := range 40 {
 		all.Go(func() {
-			got := []*process{a, b}[i%2].send(t, "POST", "/", "k1", "", "tea")
+			got := []proxy{a, b}[i%2].send(t, "POST", "/", "k1", "", "tea")
 			if got.status != http.StatusCreated && got.status != http.StatusConflict {
 				t.Errorf("%d %s", got.status, got.body)
 			}
@@ -117,9 +108,9 @@ func TestTwoProxies(t *testing.T) {
 	}
 	all.Wait()
 	require.EqualValues(t, 1, behind.runs.Load())
-	for _, p := range []*process{a, b} {
+	for _, p := range []proxy{a, b} {
 		require.Equal(t, "true", p.send(t, "POST", "/", "k1", "", "tea").header.Get("Idempotent-Replayed"))
-		require.Equal(t, 0, p.stop(t), p.log())
+		require.Equal(t, 0, p.Stop(t), p.Log())
 	}
 }
 
@@ -137,7 +128,7 @@ func TestProgramAway(t *testing.T) {
 
 	l, err = net.Listen("tcp", addr)
 	require.NoError(t, err)
-	behind := newProgram(t)
+	behind := newBehind(t)
 	forwarded := &http.Server{Handler: behind.Config.Handler, ReadHeaderTimeout: time.Minute}
 	go func() { _ = forwarded.Serve(l) }()
 	t.Cleanup(func() { _ = forwarded.Close() })
@@ -150,7 +141,7 @@ func TestProgramAway(t *testing.T) {
 // like to where the key came without a body on a connection used before.
 func TestProgramDies(t *testing.T) {
 	t.Parallel()
-	behind := newProgram(t)
+	behind := newBehind(t)
 	answers := behind.handle
 	behind.handle = func(w http.ResponseWriter, r *http.Request, run int64) {
 		switch r.URL.Path {
@@ -181,7 +172,7 @@ func TestProgramDies(t *testing.T) {
 // With -optional, what comes without a key passes each time.
 func TestOptional(t *testing.T) {
 	t.Parallel()
-	behind := newProgram(t)
+	behind := newBehind(t)
 	p := start(t, "", "-to", behind.URL, "-anonymous", "-optional", "-max-body", "3")
 	for range 2 {
 		require.Equal(t, http.StatusCreated, p.send(t, "POST", "/", "", "", "coffee").status)
@@ -195,7 +186,7 @@ func TestOptional(t *testing.T) {
 func TestStop(t *testing.T) {
 	t.Parallel()
 	store := "redis://" + redistest.Start(t).Addr
-	behind := newProgram(t)
+	behind := newBehind(t)
 	arrived, goOn := make(chan bool), make(chan bool)
 	answers := behind.handle
 	behind.handle = func(w http.ResponseWriter, r *http.Request, run int64) {
@@ -207,7 +198,7 @@ func TestStop(t *testing.T) {
 	got := make(chan answer)
 	go func() { got <- p.send(t, "POST", "/", "k1", "", "tea") }()
 	<-arrived
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	p.Terminate(t)
 	redistest.Eventually(t, "it listens no more", func() bool {
 		conn, err := net.Dial("tcp", p.addr)
 		if err == nil {
@@ -218,8 +209,7 @@ func TestStop(t *testing.T) {
 	goOn <- true
 	first := <-got
 	require.Equal(t, http.StatusCreated, first.status)
-	_ = p.cmd.Wait()
-	require.Equal(t, 0, p.cmd.ProcessState.ExitCode(), p.log())
+	require.Equal(t, 0, p.Wait(), p.Log())
 
 	next := start(t, store, "-to", behind.URL, "-anonymous")
 	require.Equal(t, first.body, strings.Replace(next.send(t, "POST", "/", "k1", "", "tea").body, next.addr, p.addr, 1))
@@ -254,50 +244,16 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// process is a running proxy.
-type process struct {
-	cmd  *exec.Cmd
+// proxy is a running one.
+type proxy struct {
+	*program.Process
 	addr string
-
-	mu     sync.Mutex
-	output bytes.Buffer
 }
 
-func start(t *testing.T, store string, args ...string) *process {
+func start(t *testing.T, store string, args ...string) proxy {
 	t.Helper()
-	p := &process{cmd: exec.Command(os.Args[0], append([]string{"-addr", "127.0.0.1:0"}, args...)...)}
-	p.cmd.Env = append(os.Environ(), "PROXY_TEST_AS=proxy", "IDEMPOTENCY_STORE="+store,
-		"GORACE=atexit_sleep_ms=0") // the race detector lets a program linger for a second otherwise
-	p.cmd.Stderr = p
-	redistest.EndWithParent(p.cmd)
-	require.NoError(t, p.cmd.Start())
-	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
-	listening := regexp.MustCompile(`msg=listening addr=(\S+)\n`)
-	redistest.Eventually(t, "it listens", func() bool { return listening.MatchString(p.log()) })
-	p.addr = listening.FindStringSubmatch(p.log())[1]
-	return p
-}
-
-// Write takes what the proxy prints.
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.output.Write(b)
-}
-
-func (p *process) log() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.output.String()
-}
-
-// stop asks the proxy to end and returns its exit code.
-func (p *process) stop(t *testing.T) int {
-	t.Helper()
-	http.DefaultClient.CloseIdleConnections() // dialled and never used, they would make Shutdown wait
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	_ = p.cmd.Wait()
-	return p.cmd.ProcessState.ExitCode()
+	p := program.Start(t, []string{"IDEMPOTENCY_STORE=" + store}, append([]string{"-addr", "127.0.0.1:0"}, args...)...)
+	return proxy{p, p.Addr(t)}
 }
 
 // answer is what came back; its status is 0 where nothing whole did.
@@ -307,7 +263,7 @@ type answer struct {
 	body   string
 }
 
-func (p *process) send(t *testing.T, method, path, key, user, body string) answer {
+func (p proxy) send(t *testing.T, method, path, key, user, body string) answer {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+p.addr+path, strings.NewReader(body))

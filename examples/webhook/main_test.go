@@ -10,31 +10,24 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/examples/internal/program"
 	"github.com/idempotent-go/idempotent/internal/redistest"
 	"github.com/idempotent-go/idempotent/storeurl"
 )
 
 const secret = "whsec_test"
 
-// The test binary is the program too.
-func TestMain(m *testing.M) {
-	if os.Getenv("WEBHOOK_TEST_AS") == "webhook" {
-		main()
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { program.Main(m, main) }
 
 // The first delivery fails before the commit, the second one books, the third
 // one is a replay.
@@ -67,7 +60,7 @@ func testDeliveries(t *testing.T, store string) {
 	require.Equal(t, http.StatusNoContent, status)
 	require.Equal(t, "\"evt_1\" \"ada\" 1250\n", read(t, ledger))
 	story := regexp.MustCompile(`(?s)"not booked" event=evt_1 .*msg=booked event=evt_1.*"already booked" event=evt_1`)
-	redistest.Eventually(t, "the log tells the story", func() bool { return story.MatchString(p.log()) })
+	redistest.Eventually(t, "the log tells the story", func() bool { return story.MatchString(p.Log()) })
 
 	// Deliveries at once, in any order: one of them books.
 	var all sync.WaitGroup
@@ -95,10 +88,7 @@ func testDeliveries(t *testing.T, store string) {
 	}
 	require.Equal(t, 2, strings.Count(read(t, ledger), "\n"))
 
-	http.DefaultClient.CloseIdleConnections() // dialled and never used, they would make Shutdown wait
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	_ = p.cmd.Wait()
-	require.Equal(t, 0, p.cmd.ProcessState.ExitCode(), p.log())
+	require.Equal(t, 0, p.Stop(t), p.Log())
 	if store == "" {
 		return
 	}
@@ -125,8 +115,8 @@ func TestUnknown(t *testing.T) {
 		status, _ := p.deliver(t, `{"id":"evt_1","type":"payment.succeeded","account":"ada","cents":1}`)
 		require.Equal(t, http.StatusInternalServerError, status)
 	}
-	redistest.Eventually(t, "both are logged", func() bool { return strings.Count(p.log(), "may have been booked") == 2 })
-	require.Equal(t, 1, strings.Count(p.log(), "no space left"), p.log())
+	redistest.Eventually(t, "both are logged", func() bool { return strings.Count(p.Log(), "may have been booked") == 2 })
+	require.Equal(t, 1, strings.Count(p.Log(), "no space left"), p.Log())
 }
 
 // A forged delivery is refused, and does not use up the key of the real one.
@@ -193,49 +183,24 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// process is a running program.
-type process struct {
-	cmd *exec.Cmd
+// receiver is a running webhook.
+type receiver struct {
+	*program.Process
 	url string
-
-	mu     sync.Mutex
-	output bytes.Buffer
 }
 
-func start(t *testing.T, store, ledger string) *process {
+func start(t *testing.T, store, ledger string) receiver {
 	t.Helper()
-	p := &process{cmd: exec.Command(os.Args[0], "-addr", "127.0.0.1:0", "-ledger", ledger)}
-	p.cmd.Env = append(os.Environ(), "WEBHOOK_TEST_AS=webhook", "WEBHOOK_SECRET="+secret, "IDEMPOTENCY_STORE="+store,
-		"GORACE=atexit_sleep_ms=0") // the race detector lets a program linger for a second otherwise
-	p.cmd.Stderr = p
-	redistest.EndWithParent(p.cmd)
-	require.NoError(t, p.cmd.Start())
-	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
-	listening := regexp.MustCompile(`msg=listening addr=(\S+)\n`)
-	redistest.Eventually(t, "it listens", func() bool { return listening.MatchString(p.log()) })
-	p.url = "http://" + listening.FindStringSubmatch(p.log())[1] + "/webhooks"
-	return p
-}
-
-// Write takes what the program prints.
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.output.Write(b)
-}
-
-func (p *process) log() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.output.String()
+	p := program.Start(t, []string{"WEBHOOK_SECRET=" + secret, "IDEMPOTENCY_STORE=" + store}, "-addr", "127.0.0.1:0", "-ledger", ledger)
+	return receiver{p, "http://" + p.Addr(t) + "/webhooks"}
 }
 
 // deliver sends body as the provider does.
-func (p *process) deliver(t *testing.T, body string) (int, http.Header) {
+func (p receiver) deliver(t *testing.T, body string) (int, http.Header) {
 	return p.post(t, body, sign(secret, body, time.Now()))
 }
 
-func (p *process) post(t *testing.T, body, signature string) (int, http.Header) {
+func (p receiver) post(t *testing.T, body, signature string) (int, http.Header) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, strings.NewReader(body))
