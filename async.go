@@ -96,7 +96,7 @@ func (x *exchange) async(waits bool) bool {
 	switch {
 	case errors.As(a.err, &inFlight):
 		x.accepted(w, r, applied, statusDocument{
-			State: statePending, Since: statusTime(inFlight.Since), FirstSeen: statusTime(a.rec.Claimed), Trace: inFlight.Trace,
+			State: statePending, Since: documentTime(inFlight.Since), FirstSeen: documentTime(a.rec.Claimed), Trace: inFlight.Trace,
 		})
 	case a.err != nil, a.replayed, x.run.instead != nil:
 		x.answer(a.rec, a.replayed, a.err)
@@ -118,7 +118,7 @@ func (x *exchange) accepted(w http.ResponseWriter, r *http.Request, applied stri
 	h.Set("Location", statusLocation(x.statusURL, r.Method, path, x.key))
 	h.Set("Preference-Applied", applied)
 	h.Set("Retry-After", strconv.FormatInt(retryAfterSeconds(retryPause), 10))
-	writeDocument(w, http.StatusAccepted, doc)
+	writeDocument(w, http.StatusAccepted, encodeDocument(doc))
 }
 
 func (a *asyncRun) run(ctx context.Context, away *awayWriter, leave func()) {

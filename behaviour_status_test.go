@@ -12,8 +12,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -119,19 +121,44 @@ func asyncSetup(b **bench, s setup) setup {
 	return s
 }
 
+// closeNoted is a body that tells when it is closed.
+type closeNoted struct {
+	io.ReadCloser
+	closed func()
+}
+
+func (c closeNoted) Close() error {
+	c.closed()
+	return c.ReadCloser.Close()
+}
+
 func TestB40_Accepted(t *testing.T) {
 	eachStore(t, func(t *testing.T, w world) {
 		g := newGate(t)
 		var body string
 		var b *bench
-		b = w.bench(t, asyncSetup(&b, setup{handler: func(w http.ResponseWriter, r *http.Request) {
+		s := asyncSetup(&b, setup{handler: func(w http.ResponseWriter, r *http.Request) {
 			g.pass()
 			content, err := io.ReadAll(r.Body)
+			require.NoError(t, r.Body.Close())
 			body = fmt.Sprint(string(content), err, r.Context().Err(), r.Header.Get("X-Extra"))
 			b.created(w, r)
 			require.Error(t, http.NewResponseController(w).SetReadDeadline(time.Now()), "the connection is another request's")
 			_ = http.NewResponseController(w).Flush()
-		}}))
+		}})
+		// Once it has been answered, a request is no longer the handler's.
+		mount := s.outer
+		s.outer = func(next http.Handler) http.Handler {
+			next = mount(next)
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var answered atomic.Bool
+				r.Body = closeNoted{r.Body, func() { require.False(t, answered.Load(), "the connection has another request") }}
+				next.ServeHTTP(w, r)
+				answered.Store(true)
+				r.Header.Set("X-Extra", "changed")
+			})
+		}
+		b = w.bench(t, s)
 		location := requireAccepted(t, b.send(async("k", "X-Extra", "kept", "X-Request-Id", "trace-1")), "respond-async")
 		require.Equal(t, "/operations?key=k&path=%2Forders", location)
 		b.receive("the handler", g.entered)
@@ -261,15 +288,18 @@ func TestB40_RefusedAtOnce(t *testing.T) {
 
 func TestB40_Panic(t *testing.T) {
 	eachStore(t, func(t *testing.T, w world) {
-		g := newGate(t)
+		g, aborting := newGate(t), newGate(t)
 		raised := make(chan any, 10)
 		var b *bench
 		s := asyncSetup(&b, setup{handler: func(_ http.ResponseWriter, r *http.Request) {
 			switch r.Header.Get("X-How") {
 			case "later":
 				g.pass()
-			case "goexit":
+			case "abort":
+				aborting.pass()
 				panic(http.ErrAbortHandler)
+			case "goexit":
+				runtime.Goexit()
 			}
 			panic("panic-secret")
 		}})
@@ -293,13 +323,24 @@ func TestB40_Panic(t *testing.T) {
 		require.Equal(t, "panic-secret", next(b, raised))
 		require.NotContains(t, b.logs.String(), "a handler panicked")
 
-		// The client has gone: the process goes on, and the log tells of it.
+		// So does the end of a goroutine that leaves no answer.
+		_, err = b.try(t.Context(), async("exits", "Prefer", "wait=10", "X-How", "goexit"))
+		require.Error(t, err)
+		require.Equal(t, http.ErrAbortHandler, next(b, raised))
+		requireRefused(t, b.post("exits"), "operation-aborted", markedReplay)
+
+		// The client has gone: the process goes on, and the log tells of it,
+		// unless the handler wanted no more than to end.
+		requireAccepted(t, b.send(async("aborted", "X-How", "abort")), "respond-async")
+		aborting.release()
+		b.untilSettled("aborted")
 		location := requireAccepted(t, b.send(async("k", "X-How", "later")), "respond-async")
 		g.release()
 		b.untilSettled("k")
 		doc := requireState(t, b.send(order{method: "GET", path: location, body: "none"}), "unknown")
 		require.Equal(t, http.StatusInternalServerError, doc.OriginalStatus)
 		b.until("logged", func() bool { return strings.Contains(b.logs.String(), "a handler panicked") })
+		require.Equal(t, 1, strings.Count(b.logs.String(), "a handler panicked"))
 		require.Contains(t, b.logs.String(), "panic=string")
 		require.NotContains(t, b.logs.String(), "secret")
 		requireRefused(t, b.post("k"), "operation-aborted", markedReplay)
@@ -311,9 +352,12 @@ func TestB40_Panic(t *testing.T) {
 func TestB40_NobodyWaits(t *testing.T) {
 	eachStore(t, func(t *testing.T, w world) {
 		g := newGate(t)
+		ended := make(chan struct{}, 10)
 		var b *bench
-		b = w.bench(t, asyncSetup(&b, setup{
-			options: []idempotent.HTTPOption{idempotent.WithMaxResponse(10), idempotent.WithCancelOnDisconnect()},
+		s := asyncSetup(&b, setup{
+			options: []idempotent.HTTPOption{
+				idempotent.WithMaxResponse(10), idempotent.WithCancelOnDisconnect(), idempotent.WithMaxWait(time.Hour),
+			},
 			handler: func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("X-How") == "long" {
 					for range 100 {
@@ -324,12 +368,22 @@ func TestB40_NobodyWaits(t *testing.T) {
 				g.pass()
 				b.created(w, r)
 			},
-		}))
-		a := b.begin(async("gone", "Prefer", "wait=10"))
+		})
+		mount := s.outer
+		s.outer = func(next http.Handler) http.Handler {
+			next = mount(next)
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				next.ServeHTTP(w, r)
+				ended <- struct{}{}
+			})
+		}
+		b = w.bench(t, s)
+		a := b.begin(async("gone", "Prefer", "wait=3600"))
 		b.receive("the handler", g.entered)
 		a.cancel()
 		b.receive("the end of the client", a.done)
-		requireAccepted(t, b.send(async("long", "X-How", "long", "Prefer", "wait=10")), "respond-async, wait=10")
+		b.receive("the end of its request", ended)
+		requireAccepted(t, b.send(async("long", "X-How", "long", "Prefer", "wait=3600")), "respond-async, wait=3600")
 		g.release()
 		b.untilSettled("gone")
 		b.untilSettled("long")
@@ -405,6 +459,7 @@ func TestB40_Bounded(t *testing.T) {
 		g.release()
 		require.Equal(t, http.StatusCreated, a.wait().status)
 		b.untilSettled("k1")
+		require.EqualValues(t, 2, b.runs.Load(), "a run each")
 		n := 0
 		b.until("there is a place again", func() bool {
 			n++

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -227,10 +226,7 @@ func (h *handler) refuse(w http.ResponseWriter, p problem, extra problemExtra) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	p.header(w.Header(), h.problemBase, extra)
-	body := p.body(h.problemBase, extra)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(p.status)
-	_, _ = w.Write(body)
+	writeDocument(w, p.status, p.body(h.problemBase, extra))
 }
 
 // encodeProblem records a refusal in place of an answer.

@@ -156,19 +156,37 @@ func (p problem) body(base string, extra problemExtra) []byte {
 	doc := problemDocument{
 		Type: base + p.code, Title: p.title, Status: p.status, Detail: p.detail, Code: p.code,
 		Retryable: p.retryable, NewKeySafe: p.newKeySafe, State: p.state,
-		Trace: extra.trace, OriginalStatus: extra.status, Location: extra.location,
+		FirstSeen: documentTime(extra.firstSeen), Trace: extra.trace, OriginalStatus: extra.status, Location: extra.location,
 	}
 	if extra.state != "" {
 		doc.State = extra.state
 	}
-	if !extra.firstSeen.IsZero() {
-		doc.FirstSeen = extra.firstSeen.UTC().Format(time.RFC3339Nano)
+	return encodeDocument(doc)
+}
+
+// documentTime is how an answer of this package tells a time; "" where there is
+// none.
+func documentTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
 	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+// encodeDocument returns an answer of this package in one line, with its end.
+func encodeDocument(doc any) []byte {
 	data, err := json.Marshal(doc)
 	if err != nil {
-		panic("idempotent: a problem document does not encode: " + err.Error()) // strings, numbers and bools do
+		panic("idempotent: a document does not encode: " + err.Error()) // strings, numbers and bools do
 	}
 	return append(data, '\n')
+}
+
+// writeDocument sends an answer of this package, whose other fields are set.
+func writeDocument(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
 }
 
 // retryAfterSeconds rounds up, because the field has whole seconds and a

@@ -1,7 +1,6 @@
 package idempotent
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -133,7 +132,7 @@ func (s *statusHandler) say(w http.ResponseWriter, r *http.Request, e Entry) {
 	if e.Status == Pending {
 		w.Header().Set("Retry-After", strconv.FormatInt(retryAfterSeconds(retryPause), 10))
 	}
-	writeDocument(w, http.StatusOK, statusOf(e))
+	writeDocument(w, http.StatusOK, encodeDocument(statusOf(e)))
 }
 
 // stream answers with the state and, if it is pending, with the next one. It
@@ -242,19 +241,18 @@ func statusLocation(base, method, path, key string) string {
 // statusOf is what may be said of an entry.
 func statusOf(e Entry) statusDocument {
 	doc := statusDocument{
-		State: stateOf(e), Since: statusTime(e.Timestamp), FirstSeen: statusTime(e.Claimed), Expires: statusTime(e.Expires), Trace: e.Trace,
+		State: stateOf(e), Since: documentTime(e.Timestamp), FirstSeen: documentTime(e.Claimed), Expires: documentTime(e.Expires), Trace: e.Trace,
 	}
-	switch {
-	case e.Status == Pending || abandoned(e):
-	case e.Result == noResult && e.Unknown:
+	if e.Result == noResult && e.Unknown {
 		doc.OriginalStatus = problemOperationAborted.status // what repeats get
-	default:
-		var room responseRoom
-		// What Do or another adapter has recorded has no status, and what
-		// cannot be read has none that is known: the state stands.
-		if response, err := decodeResponse(e.Result, &room); err == nil {
-			doc.OriginalStatus, doc.Location = response.status, response.location()
-		}
+		return doc
+	}
+	var room responseRoom
+	// A key that is pending or abandoned has no result, what Do or another
+	// adapter has recorded has no status, and what cannot be read has none that
+	// is known: the state stands.
+	if response, err := decodeResponse(e.Result, &room); err == nil {
+		doc.OriginalStatus, doc.Location = response.status, response.location()
 	}
 	return doc
 }
@@ -271,13 +269,6 @@ func stateOf(e Entry) string {
 	return statePending
 }
 
-func statusTime(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format(time.RFC3339Nano)
-}
-
 // eventID tells the states of one key apart.
 func eventID(e Entry) string {
 	return stateOf(e) + "-" + strconv.FormatInt(e.Timestamp.UnixMicro(), 36)
@@ -287,23 +278,7 @@ func writeEvent(w http.ResponseWriter, id string, doc statusDocument) {
 	if id != "" {
 		id = "id: " + id + "\n"
 	}
-	fmt.Fprintf(w, "%sevent: %s\ndata: %s\n\n", id, doc.State, doc.encode())
-}
-
-func writeDocument(w http.ResponseWriter, status int, doc statusDocument) {
-	body := append(doc.encode(), '\n')
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body)
-}
-
-// encode returns the document in one line.
-func (d statusDocument) encode() []byte {
-	data, err := json.Marshal(d)
-	if err != nil {
-		panic("idempotent: a status document does not encode: " + err.Error()) // strings and numbers do
-	}
-	return data
+	fmt.Fprintf(w, "%sevent: %s\ndata: %s\n", id, doc.State, encodeDocument(doc))
 }
 
 // acceptsEvents reports whether a client names text/event-stream: one that

@@ -1,12 +1,9 @@
 package idempotent_test
 
 import (
-	"context"
 	"log/slog"
-	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -51,35 +48,8 @@ func redisHarness(t *testing.T, addr string) storetest.Harness {
 		return s
 	}
 	return storetest.Harness{
-		Store:  open(),
-		Second: open,
-		Corrupt: func(key string, c storetest.Corruption) error {
-			names, err := client.Keys(t.Context(), "*").Result()
-			if err != nil {
-				return err
-			}
-			for _, name := range names {
-				claim, err := client.HGet(t.Context(), name, "claim").Result()
-				if err == nil && strings.Contains(claim, "\n"+key) {
-					return redisCorrupt(t.Context(), client, name, key, claim, c)
-				}
-			}
-			return redis.Nil
-		},
-	}
-}
-
-// redisCorrupt damages the hash called name.
-func redisCorrupt(ctx context.Context, client *redis.Client, name, key, claim string, c storetest.Corruption) error {
-	switch c {
-	case storetest.Foreign:
-		other := strings.Replace(claim, "\n"+key, "\n"+strings.Repeat("o", len(key)), 1)
-		return client.HSet(ctx, name, "claim", other).Err()
-	case storetest.Missing:
-		return client.HDel(ctx, name, "result").Err()
-	case storetest.Newer:
-		return client.HSet(ctx, name, "claim", "2"+claim[1:]).Err()
-	default:
-		return client.Set(ctx, name, "no hash", time.Hour).Err()
+		Store:   open(),
+		Second:  open,
+		Corrupt: redistest.Corrupt(client, prefix),
 	}
 }

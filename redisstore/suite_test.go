@@ -1,11 +1,7 @@
 package redisstore_test
 
 import (
-	"context"
-	"fmt"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -23,29 +19,8 @@ func harness(t *testing.T, client redis.UniversalClient) storetest.Harness {
 	return storetest.Harness{
 		Store:   open(),
 		Second:  func() idempotent.Store { return open() },
-		Corrupt: func(key string, c storetest.Corruption) error { return corrupt(client, prefix+key, key, c) },
+		Corrupt: redistest.Corrupt(client, prefix),
 	}
-}
-
-// corrupt damages the hash of key.
-func corrupt(client redis.UniversalClient, name, key string, c storetest.Corruption) error {
-	ctx := context.Background()
-	text, err := client.HGet(ctx, name, "claim").Result()
-	if err != nil {
-		return err
-	}
-	switch c {
-	case storetest.Foreign:
-		// Of the same length, or the record would be no record.
-		return client.HSet(ctx, name, "claim", strings.Replace(text, "\n"+key, "\n"+strings.Repeat("o", len(key)), 1)).Err()
-	case storetest.Garbage:
-		return client.Set(ctx, name, "no hash", time.Hour).Err()
-	case storetest.Missing:
-		return client.HDel(ctx, name, "result").Err()
-	case storetest.Newer:
-		return client.HSet(ctx, name, "claim", "2"+text[1:]).Err()
-	}
-	return fmt.Errorf("no such corruption: %v", c)
 }
 
 // The whole contract, on every kind of server (C016, C050).

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,11 +38,13 @@ type outage struct {
 // outageScene is a store of its own for one cell of the matrix.
 type outageScene struct {
 	t      *testing.T
-	name   string // of the hash that the cell is about
-	line   *outageLine
+	name   string                // of the hash that the cell is about
+	relay  *redistest.Relay      // between client and server
 	server *redistest.Server     // holds the entries
 	client redis.UniversalClient // of the library
-	direct *redis.Client         // past line and permissions
+	direct *redis.Client         // past relay and permissions
+
+	refuses atomic.Bool // nobody listens where the client dials
 
 	replica *redistest.Server // nil: none
 	reload  chan struct{}     // closed when a DEBUG RELOAD has ended
@@ -59,28 +62,34 @@ var outages = []outage{
 	{
 		name: "refused", played: "every connection ends, and nobody listens at the address that is dialled",
 		open: openOutage(),
-		fail: func(s *outageScene) { s.line.set(lineRefuses) },
-		mend: func(s *outageScene) { s.line.set(linePasses) },
+		fail: func(s *outageScene) {
+			s.refuses.Store(true)
+			s.relay.Cut()
+		},
+		mend: func(s *outageScene) {
+			s.relay.Mend()
+			s.refuses.Store(false)
+		},
 	},
 	{
 		name: "reset", played: "requests reach the server; instead of each reply the connection is reset, also of new connections",
 		open: openOutage(),
-		fail: func(s *outageScene) { s.line.set(lineResets) },
-		mend: func(s *outageScene) { s.line.set(linePasses) },
+		fail: func(s *outageScene) { s.relay.Reset() },
+		mend: func(s *outageScene) { s.relay.Mend() },
 		deaf: true,
 	},
 	{
 		name: "stalled", played: "requests reach the server; replies are held until the fault is over",
 		open: openOutage(),
-		fail: func(s *outageScene) { s.line.set(lineStalls) },
-		mend: func(s *outageScene) { s.line.set(linePasses) },
+		fail: func(s *outageScene) { s.relay.Stall() },
+		mend: func(s *outageScene) { s.relay.Resume() },
 		deaf: true,
 	},
 	{
 		name: "slow", played: "every reply comes an eighth of the store time-out late",
 		open: openOutage(),
-		fail: func(s *outageScene) { s.line.set(lineIsSlow) },
-		mend: func(s *outageScene) { s.line.set(linePasses) },
+		fail: func(s *outageScene) { s.relay.Delay(outageStoreTimeout / 8) },
+		mend: func(s *outageScene) { s.relay.Delay(0) },
 	},
 	{
 		name: "OOM", played: "more memory is used than `maxmemory`, with `noeviction`",
@@ -182,9 +191,9 @@ func openOutage(config ...string) func(*testing.T) *outageScene {
 	return func(t *testing.T) *outageScene {
 		s := &outageScene{t: t, server: redistest.Start(t, config...)}
 		s.do(append([]string{"ACL", "SETUSER", outageUser, "on", ">" + outagePassword}, strings.Fields(outageRights)...)...)
-		s.line = newOutageLine(t, s.server.Addr, outageStoreTimeout/8)
+		s.relay = redistest.NewRelay(t, s.server.Addr)
 		client := redis.NewClient(&redis.Options{
-			Addr: s.server.Addr, Dialer: s.line.dial, Username: outageUser, Password: outagePassword, DisableIdentity: true,
+			Addr: s.server.Addr, Dialer: s.dial, Username: outageUser, Password: outagePassword, DisableIdentity: true,
 		})
 		s.client = client
 		s.openDirect()
@@ -201,6 +210,18 @@ func openOutage(config ...string) func(*testing.T) *outageScene {
 		}
 		return s
 	}
+}
+
+// outageNowhere is an address of loopback at which nobody listens.
+const outageNowhere = "127.0.0.1:1"
+
+// dial is the dialer of the client.
+func (s *outageScene) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	addr := s.relay.Addr
+	if s.refuses.Load() {
+		addr = outageNowhere
+	}
+	return (&net.Dialer{}).DialContext(ctx, network, addr)
 }
 
 // openCluster opens a scene with one primary that owns every slot, and its
@@ -258,7 +279,7 @@ func (s *outageScene) ready() {
 	require.NoError(s.t, store.Delete(ctx, "known"))
 }
 
-// do sends a command past the line.
+// do sends a command past the relay.
 func (s *outageScene) do(args ...string) string {
 	s.t.Helper()
 	got, err := s.server.Do(args...)

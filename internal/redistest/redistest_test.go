@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -128,6 +129,21 @@ func TestRelay(t *testing.T) {
 	_ = c
 	_, err = in.ReadString('\n')
 	require.Error(t, err, "down")
+	r.Mend()
+	c, in = dial()
+	send(c, "PING")
+	_, err = in.ReadString('\n')
+	require.NoError(t, err)
+
+	r.Reset()
+	send(c, "SET", "k", "v")
+	_, err = in.ReadString('\n')
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	require.Equal(t, "v", s.Must(t, "GET", "k"), "carried out")
+	c, in = dial()
+	send(c, "PING")
+	_, err = in.ReadString('\n')
+	require.ErrorIs(t, err, syscall.ECONNRESET, "also of new connections")
 	r.Mend()
 	c, in = dial()
 	send(c, "PING")

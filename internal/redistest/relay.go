@@ -26,6 +26,7 @@ type Relay struct {
 	released chan struct{} // closed unless stalled
 	delay    time.Duration
 	down     bool
+	resets   bool
 }
 
 // link is one connection through the relay. The fields below its ends are
@@ -140,11 +141,19 @@ func (r *Relay) Cut() {
 	}
 }
 
-// Mend accepts connections again.
+// Reset lets requests pass and, instead of handing a reply on, resets its
+// connection, until Mend.
+func (r *Relay) Reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.resets = true
+}
+
+// Mend ends what Cut and Reset have begun.
 func (r *Relay) Mend() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.down = false
+	r.down, r.resets = false, false
 }
 
 func (r *Relay) catch(h *hold) <-chan struct{} {
@@ -260,7 +269,10 @@ func (r *Relay) reply(l *link, b []byte) bool {
 	if h := r.hold; h != nil && h.reply != nil && l.request != nil && h.reply(l.request, b) {
 		held = r.caught(l)
 	}
-	if l.spoil {
+	if c, ok := l.client.(*net.TCPConn); ok && r.resets {
+		_ = c.SetLinger(0) // without lingering the end is a reset, not an orderly one
+	}
+	if l.spoil || r.resets {
 		r.end(l)
 	}
 	r.mu.Unlock()
