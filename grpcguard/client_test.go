@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/grpcguard"
@@ -65,6 +68,84 @@ func TestOneKeyOnAllAttempts(t *testing.T) {
 
 	require.Equal(t, "run 2", w.send(t, request("tea")).text(), "another call is another operation")
 	require.NotEqual(t, keys[0], w.keys("idempotency-key")[2])
+}
+
+// hedge plays the hedging policy of gRFC A6, which grpc-go has not: the attempts
+// of one call are sent side by side over one connection, each with the number of
+// those before it. ABORTED and UNAVAILABLE are not fatal; the first other answer
+// is that of the call, and ends what is left.
+func hedge(attempts int) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		type answer struct {
+			reply proto.Message
+			err   error
+		}
+		answers := make(chan answer, attempts)
+		for n := range attempts {
+			attempt := ctx
+			if n > 0 {
+				attempt = metadata.AppendToOutgoingContext(ctx, "grpc-previous-rpc-attempts", strconv.Itoa(n))
+			}
+			go func() {
+				a := answer{reply: proto.Clone(reply.(proto.Message))}
+				a.err = invoker(attempt, method, req, a.reply, cc, opts...)
+				answers <- a
+			}()
+		}
+		var err error
+		for range attempts {
+			a := <-answers
+			if err = a.err; status.Code(err) != codes.Aborted && status.Code(err) != codes.Unavailable {
+				proto.Merge(reply.(proto.Message), a.reply)
+				return err
+			}
+		}
+		return err
+	}
+}
+
+// A hedged call has one key for all its attempts, whichever of them runs: it
+// runs once, and the caller gets its answer.
+func TestHedgedCall(t *testing.T) {
+	const attempts = 4
+	asked, all := make(chan struct{}, attempts), make(chan struct{})
+	w := start(t, func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		<-all
+		return response("done"), nil
+	}, setup{client: []grpc.DialOption{grpc.WithChainUnaryInterceptor(grpcguard.UnaryClientInterceptor(), hedge(attempts))}})
+	w.store.After(storetest.OpClaim, func(context.Context, string) error {
+		asked <- struct{}{}
+		return nil
+	})
+	go func() {
+		for range attempts {
+			<-asked
+		}
+		close(all)
+	}()
+	resp, err := w.client.UnaryCall(t.Context(), request("tea"))
+	require.NoError(t, err)
+	require.Equal(t, "done", string(resp.GetPayload().GetBody()))
+	require.EqualValues(t, 1, w.svc.runs.Load())
+
+	keys := w.keys("idempotency-key")
+	require.Len(t, keys, attempts)
+	require.Len(t, slices.Compact(keys), 1)
+	var before []string
+	for _, md := range w.seen() {
+		before = append(before, md["grpc-previous-rpc-attempts"]...)
+	}
+	require.ElementsMatch(t, []string{"1", "2", "3"}, before)
+
+	// Hedged once more, after a restart of the caller, it is a replay.
+	ctx := grpcguard.ContextWithKey(t.Context(), keys[0])
+	w.store.After(storetest.OpClaim, nil)
+	resp, err = w.client.UnaryCall(ctx, request("tea"))
+	require.NoError(t, err)
+	require.Equal(t, "done", string(resp.GetPayload().GetBody()))
+	require.EqualValues(t, 1, w.svc.runs.Load())
 }
 
 // The retry policy asks again while the first attempt is in flight, at the

@@ -95,7 +95,8 @@
 // A hedging policy (gRFC A6) sends duplicates in parallel: one of them runs,
 // and the others are answered with ABORTED, so list ABORTED and UNAVAILABLE in
 // nonFatalStatusCodes. grpc-go itself has no hedging as of 1.85; other clients
-// do.
+// do. The tests of this package play such a client, with parallel attempts of
+// one call over a real connection.
 //
 // Streams pass through, with a key as without one. What a stream does must be
 // guarded inside its handler, by [idempotent.Do].

@@ -171,7 +171,10 @@ func TestOutcomeAsTold(t *testing.T) {
 				return nil, status.Error(codes.Unavailable, "down")
 			}, setup{server: tt.opts})
 			for range 2 {
-				require.Equal(t, codes.Unavailable, w.keyed(t, "k", "").code())
+				a := w.keyed(t, "k", "")
+				require.Equal(t, codes.Unavailable, a.code())
+				// What is recorded stays, and what was released may be tried again.
+				require.Equal(t, map[int32]string{1: "[-1]", 2: "[]"}[tt.runs], a.pushback())
 			}
 			require.Equal(t, tt.runs, w.svc.runs.Load())
 			if tt.runs == 1 {
@@ -310,6 +313,7 @@ func TestHedgedAttemptsRunOnce(t *testing.T) {
 		require.Equal(t, "true", info["retryable"])
 		require.Equal(t, "pending", info["state"])
 		require.Equal(t, "req-1", info["trace"])
+		require.NotContains(t, status.Convert(a.err).Message(), "req-1", "texts are fixed")
 		require.NotEmpty(t, info["first_seen"])
 		var delay *errdetails.RetryInfo
 		for _, d := range status.Convert(a.err).Details() {
@@ -472,9 +476,12 @@ func TestStoreDownAtCompletion(t *testing.T) {
 }
 
 func TestClaimLostWhileTheHandlerRuns(t *testing.T) {
-	w := start(t, func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	w := start(t, func(ctx context.Context, req *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 		require.NoError(t, grpc.SetHeader(ctx, metadata.Pairs("x-a", "1")))
 		<-ctx.Done()
+		if string(req.GetPayload().GetBody()) == "milk" {
+			return response("done all the same"), nil
+		}
 		return nil, ctx.Err()
 	}, setup{guard: []idempotent.Option{idempotent.WithLease(30 * time.Millisecond)}})
 	w.store.Before(storetest.OpRenew, func(context.Context, string) error { return idempotent.ErrLost })
@@ -483,6 +490,11 @@ func TestClaimLostWhileTheHandlerRuns(t *testing.T) {
 	require.Equal(t, "CLAIM_LOST", a.reason())
 	require.Equal(t, "[-1]", a.pushback())
 	require.Empty(t, a.header)
+
+	a = w.keyed(t, "l", "milk")
+	require.NoError(t, a.err, "the caller of a handler that has succeeded gets its answer")
+	require.Equal(t, "done all the same", a.text())
+	require.Equal(t, []string{"1"}, a.header["x-a"])
 }
 
 // What stands under the key of a call is refused unless it is a whole record
