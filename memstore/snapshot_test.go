@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -377,8 +378,8 @@ func TestSnapshot_CloseUnderLoad(t *testing.T) {
 				}
 			})
 		}
-		for s.Len() < 100 {
-			time.Sleep(time.Microsecond)
+		for end := time.Now().Add(time.Minute); s.Len() < 100; runtime.Gosched() {
+			require.True(t, time.Now().Before(end), "nobody claims")
 		}
 		require.NoError(t, s.Close())
 		all.Wait()

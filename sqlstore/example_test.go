@@ -136,9 +136,13 @@ func ExampleReconcile() {
 			return idempotent.ClassSuccess, receipt, err
 		})
 	}()
-	for errors.Is(err, idempotent.ErrOutcomeUnknown) {
-		time.Sleep(time.Millisecond)
-		_, err = pay()
+	patience := time.After(time.Minute)
+	for poll := time.NewTicker(time.Millisecond); errors.Is(err, idempotent.ErrOutcomeUnknown); _, err = pay() {
+		select {
+		case <-poll.C:
+		case <-patience:
+			panic("nobody settles it")
+		}
 	}
 	cancel()
 	<-settled

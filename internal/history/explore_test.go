@@ -99,42 +99,31 @@ func (c *configuration) words(table step, p path) (lines []string) {
 }
 
 // Every rule holds in every state. Without a limit nothing runs twice; and
-// every limit that is stated is real.
+// every limit that is stated is real. A long run has the same once more, with
+// every message sent twice once more, and with renewals.
 func TestTable(t *testing.T) {
+	check := func(t *testing.T, c configuration, f found) {
+		t.Helper()
+		if f.broken != nil {
+			t.Fatalf("%v, after\n%v", f.broken, strings.Join(c.words(model.State.Step, f.way), "\n"))
+		}
+		t.Logf("%d states, %d events", f.states, f.events)
+		if c.limits == nil {
+			require.Equal(t, 1, f.runs, "the most operations that may have happened")
+		}
+	}
 	for i, c := range configurations {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f := explored[i]()
-			if f.broken != nil {
-				t.Fatalf("%v, after\n%v", f.broken, strings.Join(c.words(model.State.Step, f.way), "\n"))
-			}
-			t.Logf("%d states, %d events", f.states, f.events)
-			if c.limits == nil {
-				require.Equal(t, 1, f.runs, "the most operations that may have happened")
-			}
+			check(t, c, f)
 			for _, l := range c.limits {
 				require.Contains(t, f.reached, l.goal.name)
 			}
-		})
-	}
-}
-
-// The same with every message sent twice once more, and with renewals.
-func TestTable_Long(t *testing.T) {
-	if os.Getenv(long) != "1" {
-		t.Skipf("it takes minutes; set %s=1", long)
-	}
-	for _, c := range configurations {
-		t.Run(c.name, func(t *testing.T) {
-			c.budget.resends++
-			c.renewals = c.executions < most
-			f := c.explore(model.State.Step)
-			if f.broken != nil {
-				t.Fatalf("%v, after\n%v", f.broken, strings.Join(c.words(model.State.Step, f.way), "\n"))
-			}
-			t.Logf("%d states, %d events", f.states, f.events)
-			if c.limits == nil {
-				require.Equal(t, 1, f.runs, "the most operations that may have happened")
+			if os.Getenv(long) == "1" { // it takes minutes
+				c.budget.resends++
+				c.renewals = c.executions < most
+				check(t, c, c.explore(model.State.Step))
 			}
 		})
 	}
