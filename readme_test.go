@@ -70,6 +70,23 @@ func TestDocuments_GoIsCompiled(t *testing.T) {
 	}
 }
 
+// Where an example keeps keys is configuration. The quickstart is the exception:
+// it shows the shortest program there is, and links nothing but memory.
+func TestExamples_TakeTheURLOfAStore(t *testing.T) {
+	for _, pattern := range []string{"examples/*/main.go", "examples/*/*/main.go"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			quickstart := filepath.Dir(file) == filepath.Join("examples", "quickstart")
+			require.NotEqual(t, quickstart, strings.Contains(string(text), "storeurl.Open("), file)
+			require.NotEqual(t, quickstart, strings.Contains(string(text), `os.Getenv("IDEMPOTENCY_STORE")`), file)
+		}
+	}
+}
+
 // Every command that a document tells people to run is run by CI. The
 // transcript of the README is played by the test of examples/shop.
 func TestDocuments_CommandsAreRunByCI(t *testing.T) {

@@ -1,4 +1,5 @@
-// Command quickstart is the shortest program with an idempotent handler.
+// Command quickstart is the shortest program with an idempotent handler. Its keys
+// are in memory; the shop next door takes the URL of a store.
 package main
 
 import (

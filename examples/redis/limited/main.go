@@ -2,6 +2,7 @@
 // Idempotency-Key, however often a client repeats it, and no more than three a
 // minute to one user, however many keys a client makes up.
 //
+//	export IDEMPOTENCY_STORE=redis://127.0.0.1:6379/0
 //	go run ./examples/redis/limited -redis 127.0.0.1:6379
 //	curl -i -X POST -H 'X-User: ada' -H 'Idempotency-Key: 1' http://127.0.0.1:8080/codes
 //
@@ -11,6 +12,9 @@
 // passed. Outside of the guard, a client that repeats a lost answer would use up
 // the attempts of its user.
 //
+// IDEMPOTENCY_STORE names where keys are kept, as package storeurl says; without
+// it they are kept in memory, which is for one instance that is never restarted.
+//
 // Counting and expiring is one script of redis_rate over one key. What it cannot
 // promise: a Redis that comes back empty, or fails over, has forgotten attempts;
 // one whose reply was lost counts, although nothing was sent. Without Redis
@@ -18,6 +22,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -36,7 +41,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotent-go/idempotent"
-	"github.com/idempotent-go/idempotent/redisstore"
+	"github.com/idempotent-go/idempotent/storeurl"
 )
 
 // perUser is how often one user may attempt each operation: three times at once,
@@ -47,6 +52,10 @@ var perUser = redis_rate.Limit{Burst: 3, Rate: 1, Period: time.Minute}
 
 // patience is how long an attempt waits for the limiter.
 const patience = 2 * time.Second
+
+// inMemory keeps what is young: rather than forget what a client may repeat, a
+// full store refuses.
+const inMemory = "memory:?min_age=10m"
 
 // grace is how long running requests may take after SIGTERM.
 const grace = 20 * time.Second
@@ -69,8 +78,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	store, closeStore, err := storeurl.Open(ctx, cmp.Or(os.Getenv("IDEMPOTENCY_STORE"), inMemory))
+	if err != nil {
+		return fmt.Errorf("IDEMPOTENCY_STORE: %w", err)
+	}
 	client := dial(*servers)
-	guard := idempotent.New(redisstore.New(client))
+	guard := idempotent.New(store)
 	send := func(_ context.Context, user, what string) error {
 		_, err := fmt.Fprintf(stdout, "to %s: a %s\n", user, what) // stands for the provider of SMS and mail
 		return err
@@ -81,7 +94,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	l, err := net.Listen("tcp", *addr)
 	if err != nil {
-		return errors.Join(err, client.Close())
+		return errors.Join(err, closeStore(), client.Close())
 	}
 	_, _ = fmt.Fprintf(stdout, "listening on http://%s\n", l.Addr())
 
@@ -89,14 +102,14 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	go func() { failed <- server.Serve(l) }()
 	select {
 	case err := <-failed:
-		return errors.Join(err, client.Close())
+		return errors.Join(err, closeStore(), client.Close())
 	case <-ctx.Done():
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	shutdownErr := server.Shutdown(ctx)
 	drainErr := guard.Drain(ctx)
-	return errors.Join(shutdownErr, drainErr, client.Close())
+	return errors.Join(shutdownErr, drainErr, closeStore(), client.Close())
 }
 
 // dial connects to Redis when it is first asked.

@@ -315,8 +315,8 @@ func TestNobody(t *testing.T) {
 
 // The program itself, over a socket, from its flags to its end.
 func TestRun(t *testing.T) {
-	t.Parallel()
 	server := redistest.Start(t)
+	t.Setenv("IDEMPOTENCY_STORE", "redis://"+server.Addr)
 	ctx, stop := context.WithCancel(t.Context())
 	out := &lockedBuffer{}
 	ended := make(chan error, 1)
@@ -341,9 +341,12 @@ func TestRun(t *testing.T) {
 	stop()
 	require.NoError(t, <-ended)
 	require.Equal(t, 1, strings.Count(out.String(), "to ada: a code"))
+	require.Equal(t, "1", server.Must(t, "EXISTS", "idempotent:"+idempotent.StoreKey(http.MethodPost, "/codes", "ada", "1")))
 
 	require.Error(t, run(t.Context(), []string{"-nonsense"}, out))
 	require.Error(t, run(t.Context(), []string{"-addr", "127.0.0.1:-1"}, out))
+	t.Setenv("IDEMPOTENCY_STORE", "mysql:")
+	require.ErrorContains(t, run(t.Context(), nil, out), "IDEMPOTENCY_STORE")
 }
 
 type lockedBuffer struct {
