@@ -9,6 +9,7 @@ import (
 
 	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/internal/redistest"
+	"github.com/idempotent-go/idempotent/internal/redistest/damage"
 	"github.com/idempotent-go/idempotent/memstore"
 	"github.com/idempotent-go/idempotent/redisstore"
 	"github.com/idempotent-go/idempotent/storetest"
@@ -50,6 +51,6 @@ func redisHarness(t *testing.T, addr string) storetest.Harness {
 	return storetest.Harness{
 		Store:   open(),
 		Second:  open,
-		Corrupt: redistest.Corrupt(client, prefix),
+		Corrupt: damage.Records(client, prefix),
 	}
 }

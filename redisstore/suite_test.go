@@ -8,6 +8,7 @@ import (
 
 	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/internal/redistest"
+	"github.com/idempotent-go/idempotent/internal/redistest/damage"
 	"github.com/idempotent-go/idempotent/redisstore"
 	"github.com/idempotent-go/idempotent/storetest"
 )
@@ -19,7 +20,7 @@ func harness(t *testing.T, client redis.UniversalClient) storetest.Harness {
 	return storetest.Harness{
 		Store:   open(),
 		Second:  func() idempotent.Store { return open() },
-		Corrupt: redistest.Corrupt(client, prefix),
+		Corrupt: damage.Records(client, prefix),
 	}
 }
 

@@ -1,4 +1,6 @@
-package redistest
+// Package damage damages records of package redisstore. It is apart from
+// redistest, which the client module links without a Redis client.
+package damage
 
 import (
 	"context"
@@ -11,9 +13,9 @@ import (
 	"github.com/idempotent-go/idempotent/storetest"
 )
 
-// Corrupt returns what damages the records of a redisstore with that prefix,
+// Records returns what damages the records of a redisstore with that prefix,
 // for [storetest.Harness]. It knows the form in which they are kept.
-func Corrupt(client redis.UniversalClient, prefix string) func(key string, c storetest.Corruption) error {
+func Records(client redis.UniversalClient, prefix string) func(key string, c storetest.Corruption) error {
 	return func(key string, c storetest.Corruption) error {
 		ctx, name := context.Background(), prefix+key
 		claim, err := client.HGet(ctx, name, "claim").Result()
@@ -31,6 +33,6 @@ func Corrupt(client redis.UniversalClient, prefix string) func(key string, c sto
 		case storetest.Newer:
 			return client.HSet(ctx, name, "claim", "2"+claim[1:]).Err()
 		}
-		return fmt.Errorf("redistest: no such corruption: %v", c)
+		return fmt.Errorf("damage: no such corruption: %v", c)
 	}
 }
