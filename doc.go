@@ -199,6 +199,13 @@
 // promidempotent and otelidempotent count and trace, for Prometheus and
 // OpenTelemetry.
 //
+// # Looking after a store
+//
+// Package inspect is a page for the people who do: what runs, which outcomes are
+// unknown, what one key's repeats get, and the decisions that only people can
+// make. [List] lists the entries of a store, [DecodeResult] reads what was
+// recorded, [Guard.Resolve] settles an unknown outcome.
+//
 // # Other stores
 //
 // [Tiered] answers repeats from copies in a near store and claims in a far one.
