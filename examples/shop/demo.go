@@ -55,6 +55,7 @@ func demo(out io.Writer, v *service) int {
 	s.crash()
 	s.twoUsers()
 	s.noKey()
+	s.inspector()
 	s.sigterm()
 	return s.table.print(out)
 }
@@ -66,6 +67,8 @@ type story struct {
 	client
 	table
 	run string // makes keys new, since Redis remembers earlier runs
+
+	hungUpOn, crashed request // what the operator looks for later
 
 	provider paymentProvider
 	hungUp   chan struct{} // the server has noticed that a client is gone
@@ -148,6 +151,7 @@ func (s *story) hangUp() {
 	s.row("the server notices", "yes", yes(reached(s.hungUp)))
 	s.row("retry while it still runs", "409 in-flight", s.send(context.Background(), pay).String())
 	held.open()
+	s.hungUpOn = pay
 	patient := pay
 	patient.prefer = "wait=10"
 	s.row("retry with Prefer: wait=10", "replay of 201", s.send(context.Background(), patient).String())
@@ -165,6 +169,7 @@ func (s *story) crash() {
 	pay := request{path: "/payments", token: ada, key: s.key("crash"), body: s.bill(ada)}
 	charges := s.provider.charges()
 
+	s.crashed = pay
 	s.provider.panics()
 	s.row("POST /payments: handler panics", "no answer", s.send(context.Background(), pay).String())
 	retry := s.send(context.Background(), pay)
@@ -196,7 +201,7 @@ func (s *story) noKey() {
 
 // sigterm sends this process the signal while a payment runs. It ends the shop.
 func (s *story) sigterm() {
-	s.chapter("7 SIGTERM")
+	s.chapter("8 SIGTERM")
 	pay := request{path: "/payments", token: ada, key: s.key("sigterm"), body: s.bill(ada)}
 	other := pay
 	other.key = s.key("too-late")

@@ -9,6 +9,11 @@
 // Without -store the environment variable IDEMPOTENCY_STORE names the store;
 // package storeurl says what it may name.
 //
+// It prints the address of its inspector, the page for whoever looks after the
+// keys, which asks for a name and a password: olga, olga-password. Both stand in
+// the source, so keep the shop on loopback, where it listens unless -addr says
+// otherwise.
+//
 // It does not start on a Redis that could forget what has been paid, such as
 // one without its append-only file, unless -unsafe-redis allows that.
 //
@@ -129,15 +134,13 @@ type service struct {
 func newService(store idempotent.Store, closeStore func() error, charge chargeFunc, log *slog.Logger, opts ...idempotent.Option) *service {
 	opts = append(opts, idempotent.WithLogger(log), idempotent.WithObserver(logOutcomes(log)))
 	guard := idempotent.New(store, opts...)
-	shop := &shop{charge: charge}
-	return &service{
-		log: log, store: store, closeStore: closeStore, guard: guard, shop: shop,
-		server: &http.Server{
-			Handler:           shop.handler(guard.Middleware(principal)),
-			ReadHeaderTimeout: 5 * time.Second,
-			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelError),
-		},
+	v := &service{log: log, store: store, closeStore: closeStore, guard: guard, shop: &shop{charge: charge}}
+	v.server = &http.Server{
+		Handler:           v.operate(v.shop.handler(guard.Middleware(principal))),
+		ReadHeaderTimeout: 5 * time.Second,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelError),
 	}
+	return v
 }
 
 // serve answers on l until ctx ends. Then it stops: the server first, so that
@@ -145,6 +148,7 @@ func newService(store idempotent.Store, closeStore func() error, charge chargeFu
 // store last, because the guard records in it.
 func (v *service) serve(ctx context.Context, l net.Listener) error {
 	v.log.Info("listening", "url", "http://"+l.Addr().String())
+	v.log.Info("inspector", "url", "http://olga:olga-password@"+l.Addr().String()+inspectorPath)
 	failed := make(chan error, 1)
 	go func() { failed <- v.server.Serve(l) }()
 	select {

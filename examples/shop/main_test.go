@@ -49,7 +49,12 @@ chapter         what was sent or looked at      expected                seen    
                 new orders of Ada, of Bob       1, 1                    1, 1                    yes
 6 no key        POST /orders without a key      400 key-missing         400 key-missing         yes
                 GET /orders: new ones           0                       0                       yes
-7 SIGTERM       SIGTERM while a payment runs    sent                    sent                    yes
+7 inspector     the page, asked for by nobody   401                     401                     yes
+                the payment of the hang-up      success                 success                 yes
+                the crashed payment             unknown                 unknown                 yes
+                after Resolve as success        success                 success                 yes
+                retry of the crashed payment    replay of 201           replay of 201           yes
+8 SIGTERM       SIGTERM while a payment runs    sent                    sent                    yes
                 the shop begins to stop         yes                     yes                     yes
                 the answer to that payment      201 first               201 first               yes
                 drained, its store still open   yes                     yes                     yes
@@ -59,7 +64,7 @@ chapter         what was sent or looked at      expected                seen    
                 charges at the provider         1                       1                       yes
                 the shop has closed its store   no error                no error                yes
 
-all 30 rows are as expected
+all 35 rows are as expected
 `
 
 // durable configures a Redis that keeps what it was told.
@@ -336,6 +341,34 @@ func TestRun_Refusals(t *testing.T) {
 			require.NotContains(t, stderr.String(), "pa55word")
 			require.Empty(t, stdout.String())
 		})
+	}
+}
+
+// The link to the inspector that the shop prints leads there, and nothing but
+// the name and the password in it does.
+func TestInspector(t *testing.T) {
+	t.Parallel()
+	p := start(t, build(t))
+	require.Equal(t, "201 first", p.send(t.Context(), request{path: "/orders", token: ada, key: "shown", body: tea}).String())
+	redistest.Eventually(t, "the link is printed", func() bool { return strings.Contains(p.log(), "msg=inspector url=") })
+	_, link, _ := strings.Cut(p.log(), "msg=inspector url=")
+	link, _, _ = strings.Cut(link, "\n")
+
+	status := func(url string) (int, string) {
+		resp, err := http.Get(url)
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(body)
+	}
+	code, body := status(link + "?page=search&q=shown")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, body, ">shown<")
+	for _, wrong := range []string{"", "olga:@", "olga:ada-token-1@", ":olga-password@", "nobody:@", ":@"} {
+		code, body := status(strings.Replace(link, "olga:olga-password@", wrong, 1))
+		require.Equal(t, http.StatusUnauthorized, code, wrong)
+		require.NotContains(t, body, "Running")
 	}
 }
 
