@@ -69,7 +69,7 @@ func TestBomb(t *testing.T) {
 	s.zstd = newCompressor(longest)
 	for _, withSize := range []bool{true, false} {
 		var frame bytes.Buffer
-		encoder, err := zstd.NewWriter(&frame)
+		encoder, err := zstd.NewWriter(&frame, zstd.WithWindowSize(64<<10))
 		require.NoError(t, err)
 		zeros := make([]byte, longest+1)
 		for part := range slices.Chunk(zeros, 64<<10) {
@@ -95,6 +95,20 @@ func TestBomb(t *testing.T) {
 	got, err := s.open(entry(text))
 	require.NoError(t, err)
 	require.True(t, got == long)
+}
+
+// Two bodies under one encrypting key never share a nonce, or both could be
+// read without it.
+func TestNonceIsOfTheBody(t *testing.T) {
+	s := testStore(t)
+	seen := map[string]bool{}
+	for _, body := range []string{"", "a", "b", "aa"} {
+		text, err := s.keys.encrypt(encodingPlain, []byte(body), "store key", "owner", idempotent.Success, false)
+		require.NoError(t, err)
+		nonce := text[headBytes+len("2026-11"):][:nonceBytes]
+		require.False(t, seen[nonce])
+		seen[nonce] = true
+	}
 }
 
 func TestUnknownEncoding(t *testing.T) {

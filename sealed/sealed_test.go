@@ -124,7 +124,7 @@ func TestSealingIsRepeatable(t *testing.T) {
 func TestSealsDiffer(t *testing.T) {
 	b := newBench(t)
 	seen := map[string]bool{}
-	for _, key := range []string{"k", "kk"} {
+	for _, key := range []string{"k", "l", "kk"} {
 		for _, owner := range []string{"o", "ko"} { // "k"+"ko" and "kk"+"o" are one text
 			for _, o := range []idempotent.Outcome{
 				{Status: idempotent.Success}, {Status: idempotent.Failed}, {Status: idempotent.Failed, Unknown: true},
@@ -150,8 +150,8 @@ func TestMovedRecordIsCorrupt(t *testing.T) {
 	b.plant("moved record", owner, o)
 	b.answers(b.store, "moved record", "result")
 
-	b.plant("copied record", owner, o)
-	require.Contains(t, b.refuses(b.store, "copied record", idempotent.ErrCorrupt), `key "a"`)
+	b.plant("copied entry", owner, o)
+	require.Contains(t, b.refuses(b.store, "copied entry", idempotent.ErrCorrupt), `key "a"`)
 	b.plant("moved record", "owner-c", o)
 	b.refuses(b.store, "moved record", idempotent.ErrCorrupt)
 	o.Status = idempotent.Failed
