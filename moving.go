@@ -14,8 +14,8 @@ import (
 // one that uses new alone. The first and the second may run side by side, and
 // so may the second and the third; the first and the third never. When the last
 // instance of the first version has ended, wait for one retention, the longest
-// that is in use, before the first instance of the third starts: what the first
-// version recorded is in old only.
+// that is in use, and one lease before the first instance of the third starts:
+// what the first version recorded is in old only.
 //
 // What the pair says of a key, where each store says something of its own:
 //
