@@ -57,7 +57,10 @@
 // # Introducing it
 //
 // Results recorded before are not sealed, and refused as ErrCorrupt with a text
-// that says so; [WithPlain] answers them for one retention. Instances without
-// the package refuse sealed results as ErrCorrupt meanwhile, so that no
-// operation runs twice; their callers get the answer from an instance with it.
+// that says so; [WithPlain] answers them for one retention. During the roll-out
+// instances without the package meet sealed results: the middleware,
+// idempotent.Do and grpcguard refuse them as ErrCorrupt, and run nothing, but
+// idempotent.Guard.Run, to which a result is any text, answers with the sealed
+// one. [idempotent.Moving], from the bare store to a sealed one with another
+// prefix, has neither.
 package sealed
