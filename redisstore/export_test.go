@@ -4,32 +4,22 @@ import "time"
 
 // Waiting returns the number of waiters.
 func (s *Store) Waiting() int {
-	s.waits.mu.Lock()
-	defer s.waits.mu.Unlock()
-	n := 0
-	for _, t := range s.waits.targets {
-		n += len(t.waiters)
-	}
+	n, _ := s.waiters.Waiters()
 	return n
 }
 
 // Targets returns the number of keys that somebody waits for.
 func (s *Store) Targets() int {
-	s.waits.mu.Lock()
-	defer s.waits.mu.Unlock()
-	return len(s.waits.targets)
+	_, keys := s.waiters.Waiters()
+	return keys
 }
 
 // Subscribed reports whether the server has confirmed the subscription.
-func (s *Store) Subscribed() bool {
-	s.waits.mu.Lock()
-	defer s.waits.mu.Unlock()
-	return s.waits.subscribed
-}
+func (s *Store) Subscribed() bool { return s.waiters.Told() }
 
-// Rest ends the subscription as its idle timer does.
-func (s *Store) Rest() { s.waits.rest() }
+// RestAfter ends the subscription when nobody has waited for d. It is called
+// before the first Wait, as NeverPoll is.
+func (s *Store) RestAfter(d time.Duration) { s.waiters.Idle = d }
 
-// NeverPoll leaves waiters to the subscription and the end of the lease. It is
-// called before the first Wait.
-func (s *Store) NeverPoll() { s.waits.slow = time.Hour }
+// NeverPoll leaves waiters to the subscription and the end of the lease.
+func (s *Store) NeverPoll() { s.waiters.Slow = time.Hour }

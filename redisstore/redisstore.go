@@ -34,6 +34,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/internal/waitroom"
 )
 
 var (
@@ -63,7 +64,7 @@ type Store struct {
 	channel  string // on which completions tell who waits
 	acks     int    // replicas that must have a claim; 0: not asked
 	ackTime  time.Duration
-	waits    *waits
+	waiters  *waitroom.Room
 	closed   atomic.Bool
 }
 
@@ -142,7 +143,7 @@ func New(client redis.UniversalClient, opts ...Option) *Store {
 		}
 	}
 	s.channel = s.prefix + "ended"
-	s.waits = newWaits(s)
+	s.waiters = newWaiters(s)
 	return s
 }
 
@@ -166,7 +167,7 @@ func punctual(c *redis.Client) *redis.Client {
 // concurrently, and always returns nil.
 func (s *Store) Close() error {
 	s.closed.Store(true)
-	s.waits.close()
+	s.waiters.Close()
 	return nil
 }
 

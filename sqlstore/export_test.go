@@ -9,20 +9,15 @@ import (
 )
 
 // SlowPoll has waiters look every d while notifications come.
-func (s *Store) SlowPoll(d time.Duration) { s.waits.slow = d }
+func (s *Store) SlowPoll(d time.Duration) { s.waiters.Slow = d }
 
 // Listening reports whether notifications come.
-func (s *Store) Listening() bool {
-	s.waits.mu.Lock()
-	defer s.waits.mu.Unlock()
-	return s.waits.listening
-}
+func (s *Store) Listening() bool { return s.waiters.Told() }
 
 // Waiting returns how many keys somebody waits for.
 func (s *Store) Waiting() int {
-	s.waits.mu.Lock()
-	defer s.waits.mu.Unlock()
-	return len(s.waits.targets)
+	_, keys := s.waiters.Waiters()
+	return keys
 }
 
 // SweepBatch is how many rows one statement of a sweep touches.

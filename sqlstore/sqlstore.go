@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/internal/waitroom"
 )
 
 var (
@@ -33,7 +34,7 @@ type Store struct {
 	table   string
 	text    statements
 	listen  ListenFunc // nil: waiters poll
-	waits   *waits
+	waiters *waitroom.Room
 	closed  atomic.Bool
 }
 
@@ -79,7 +80,7 @@ func New(db *sql.DB, d Dialect, opts ...Option) *Store {
 		panic(fmt.Sprintf("sqlstore: New: WithListen is for PostgreSQL; %v has no notifications", d))
 	}
 	s.text = newStatements(d, s.table)
-	s.waits = newWaits(s)
+	s.waiters = newWaiters(s)
 	return s
 }
 
@@ -89,7 +90,7 @@ func New(db *sql.DB, d Dialect, opts ...Option) *Store {
 // and always returns nil.
 func (s *Store) Close() error {
 	s.closed.Store(true)
-	s.waits.close()
+	s.waiters.Close()
 	return nil
 }
 
