@@ -76,6 +76,8 @@ func (d Dialect) latest() string {
 // statements are the texts of one dialect for one table. Each decides by
 // itself, by the database's clock.
 type statements struct {
+	alone bool // what is decided on a look is looked at again under the lock
+
 	look       string
 	lookLatest string
 	list       string
@@ -117,6 +119,8 @@ SELECT c.now, ` + before + `, t.result, ` + behind + `
 FROM (SELECT {now} AS now) c LEFT JOIN {table} t ON t.name = ?`
 	)
 	return statements{
+		alone: d == SQLite,
+
 		look:       write(look),
 		lookLatest: write(look + d.latest()),
 

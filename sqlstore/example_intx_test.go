@@ -24,7 +24,7 @@ func ExampleInTx() {
 	ctx := context.Background()
 	store := sqlstore.New(db, sqlstore.SQLite)
 	defer func() { _ = store.Close() }()
-	if err := store.Migrate(ctx); err != nil {
+	if err := store.Migrate(ctx, db); err != nil {
 		panic(err)
 	}
 	if _, err := db.Exec("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)"); err != nil {

@@ -31,7 +31,7 @@ func ExampleNew() {
 	store := sqlstore.New(db, sqlstore.SQLite)
 	defer func() { _ = store.Close() }()
 	ctx := context.Background()
-	if err := store.Migrate(ctx); err != nil {
+	if err := store.Migrate(ctx, db); err != nil {
 		panic(err)
 	}
 	janitor := idempotent.NewJanitor(store, time.Minute) // a database does not forget by itself
@@ -112,7 +112,7 @@ func ExampleReconcile() {
 	store := sqlstore.New(db, sqlstore.SQLite)
 	defer func() { _ = store.Close() }()
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := store.Migrate(ctx); err != nil {
+	if err := store.Migrate(ctx, db); err != nil {
 		panic(err)
 	}
 	guard := idempotent.New(store)

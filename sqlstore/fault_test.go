@@ -192,7 +192,8 @@ func TestRestart(t *testing.T) {
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d sqltest.Database) {
-		s := newStore(t, d.Open(t), d.Kind)
+		db := d.Open(t)
+		s := newStore(t, db, d.Kind)
 		claimed(t, s, "k", "a")
 		waited := make(chan error, 1)
 		go func() {
@@ -206,7 +207,7 @@ func TestClosed(t *testing.T) {
 		for name, f := range calls(s) {
 			require.ErrorIs(t, f(t.Context()), idempotent.ErrClosed, name)
 		}
-		require.ErrorIs(t, s.Migrate(t.Context()), idempotent.ErrClosed)
+		require.ErrorIs(t, s.Migrate(t.Context(), db), idempotent.ErrClosed)
 	})
 }
 

@@ -76,7 +76,7 @@ func newStore(t testing.TB, db *sql.DB, kind sqltest.Kind, opts ...sqlstore.Opti
 	t.Helper()
 	s := sqlstore.New(db, dialects[kind], opts...)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	require.NoError(t, s.Migrate(context.Background()))
+	require.NoError(t, s.Migrate(context.Background(), db))
 	return s
 }
 

@@ -6,6 +6,8 @@ import (
 	_ "embed"
 	"fmt"
 	"strings"
+
+	"github.com/idempotent-go/idempotent"
 )
 
 var (
@@ -78,36 +80,41 @@ func (s *Store) named(text string) string {
 }
 
 // Migrate makes the Store's table and the view of its unknown outcomes where they
-// are not there, and with [WithListen] the trigger that notifies. It may be called at each start of a program, also
-// of several at once, and blocks until the database has answered or ctx ends.
-func (s *Store) Migrate(ctx context.Context) error {
-	return s.step(ctx, "migrate", func(querier) error { return s.migrate(ctx) })
+// are not there, and with [WithListen] the trigger that notifies. It does so on
+// db: the Store's own, or a handle of a user who may change the schema of the
+// same database. It may be called at each start of a program, also of several at
+// once, and blocks until the database has answered or ctx ends. A nil db is
+// [idempotent.ErrInvalid].
+func (s *Store) Migrate(ctx context.Context, db *sql.DB) error {
+	if db == nil {
+		return fmt.Errorf("%w: sqlstore: Migrate: the db is nil", idempotent.ErrInvalid)
+	}
+	run := func(q querier) error {
+		for _, statements := range s.schemas() {
+			if _, err := q.ExecContext(ctx, statements); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return s.step(ctx, "migrate", func(querier) error {
+		if s.dialect != PostgreSQL {
+			return run(db)
+		}
+		return inTx(ctx, db, func(tx *sql.Tx) error { return run(tx) }) // until its end the lock is held
+	})
 }
 
-func (s *Store) migrate(ctx context.Context) error {
-	if s.dialect != PostgreSQL {
-		if _, err := s.db.ExecContext(ctx, s.Schema()); err != nil {
-			return err
-		}
-		_, err := s.db.ExecContext(ctx, s.UnknownSchema())
-		return err
+// schemas returns all that Migrate runs, in its order.
+func (s *Store) schemas() []string {
+	all := []string{s.Schema(), s.UnknownSchema()}
+	if s.dialect == PostgreSQL {
+		all = append([]string{fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", migrating)}, all...)
 	}
-	return inTx(ctx, s.db, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", migrating)); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, s.Schema()); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, s.UnknownSchema()); err != nil {
-			return err
-		}
-		if s.listen == nil {
-			return nil
-		}
-		_, err := tx.ExecContext(ctx, s.NotifySchema())
-		return err
-	})
+	if s.listen != nil {
+		all = append(all, s.NotifySchema())
+	}
+	return all
 }
 
 // inTx runs f in a transaction that is committed unless f fails.

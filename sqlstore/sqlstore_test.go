@@ -66,14 +66,14 @@ func TestMigrate(t *testing.T) {
 			var all sync.WaitGroup
 			for range 8 {
 				all.Go(func() {
-					if err := s.Migrate(t.Context()); err != nil {
+					if err := s.Migrate(t.Context(), db); err != nil {
 						t.Error(err)
 					}
 				})
 			}
 			all.Wait()
 			claimed(t, s, "k", "a")
-			require.NoError(t, s.Migrate(t.Context()))
+			require.NoError(t, s.Migrate(t.Context(), db))
 			e, _, err := s.Load(t.Context(), "k")
 			require.NoError(t, err)
 			require.Equal(t, "a", e.Owner, "what is there stays")
@@ -82,6 +82,19 @@ func TestMigrate(t *testing.T) {
 			require.Contains(t, s.Schema(), "CREATE TABLE IF NOT EXISTS "+name+" (")
 		}
 	})
+}
+
+// A user who may change the schema makes the table for one who may not. Without
+// a database there is nothing to do it on.
+func TestMigrate_ByAnother(t *testing.T) {
+	t.Parallel()
+	d := sqltest.New(t, sqltest.SQLite)
+	s := sqlstore.New(d.With("_pragma", "query_only(true)").Open(t), sqlstore.SQLite)
+	t.Cleanup(func() { _ = s.Close() })
+	require.Error(t, s.Ping(t.Context()))
+	require.NoError(t, s.Migrate(t.Context(), d.Open(t)))
+	require.NoError(t, s.Ping(t.Context()))
+	require.ErrorIs(t, s.Migrate(t.Context(), nil), idempotent.ErrInvalid)
 }
 
 // The plain files and the trigger's, run by hand.

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"modernc.org/sqlite"
 
+	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/internal/redistest"
 	"github.com/idempotent-go/idempotent/sqlstore"
 	"github.com/idempotent-go/idempotent/sqlstore/internal/sqltest"
 )
@@ -88,22 +90,102 @@ func TestC034_Statements(t *testing.T) {
 		step func() error
 		sent []string
 	}{
-		{"fresh claim", func() error { _, _, err := s.Claim(ctx, "k", claim("a")); return err }, []string{"select", "insert"}},
+		{"fresh claim", func() error { _, _, err := s.Claim(ctx, "k", claim("a")); return err }, []string{"select", "begin", "select", "insert", "commit"}},
 		{"in flight", func() error { _, _, err := s.Claim(ctx, "k", claim("b")); return err }, []string{"select"}},
 		{"load", func() error { _, _, err := s.Load(ctx, "k"); return err }, []string{"select"}},
 		{"renewal", func() error { return s.Renew(ctx, "k", "a", time.Minute) }, []string{"update"}},
 		{"completion", func() error { return s.Complete(ctx, "k", "a", success("r")) }, []string{"update"}},
 		{"replay", func() error { _, _, err := s.Claim(ctx, "k", claim("b")); return err }, []string{"select"}},
 		{"completion again", func() error { return s.Complete(ctx, "k", "a", success("r")) }, []string{"update", "select"}},
-		{"completion of an absent key", func() error { return s.Complete(ctx, "k2", "a", success("r")) }, []string{"update", "select", "insert"}},
+		{"completion of an absent key", func() error { return s.Complete(ctx, "k2", "a", success("r")) }, []string{"update", "select", "begin", "select", "insert", "commit"}},
 		{"wait for nothing", func() error { _, _, err := s.Wait(ctx, "k"); return err }, []string{"select"}},
 		{"delete", func() error { return s.Delete(ctx, "k") }, []string{"update"}},
-		{"claim of a freed key", func() error { _, _, err := s.Claim(ctx, "k", claim("a")); return err }, []string{"select", "update"}},
+		{"claim of a freed key", func() error { _, _, err := s.Claim(ctx, "k", claim("a")); return err }, []string{"select", "begin", "select", "update", "commit"}},
 		{"release", func() error { return s.Release(ctx, "k", "a") }, []string{"update"}},
 		{"sweep of nothing", func() error { _, err := s.Sweep(ctx); return err }, []string{"select"}},
 	} {
 		require.NoError(t, c.step(), c.name)
 		require.Equal(t, c.sent, r.take(), c.name)
+	}
+}
+
+// The lease of a claim that has waited for SQLite's lock runs from when it is
+// stored, not from a look before.
+func TestClaim_WaitsForLock(t *testing.T) {
+	t.Parallel()
+	const lease = 100 * time.Millisecond
+	d := sqltest.New(t, sqltest.SQLite)
+	r := &recorder{driver: sqliteDriver, dsn: d.DSN}
+	db := sql.OpenDB(r)
+	t.Cleanup(func() { _ = db.Close() })
+	s := newStore(t, db, d.Kind)
+	other, err := d.Open(t).Conn(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = other.Close() }()
+	clock := func() (now int64) {
+		require.NoError(t, other.QueryRowContext(t.Context(), "SELECT "+sqlstore.SQLite.Clock()).Scan(&now))
+		return now
+	}
+	_, err = other.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+	require.NoError(t, err)
+
+	waits := make(chan struct{})
+	once := sync.OnceFunc(func() { close(waits) })
+	r.fail = func(query string) error {
+		if strings.Contains(query, "INSERT INTO") || query == "BEGIN IMMEDIATE" {
+			once()
+		}
+		return nil
+	}
+	type answer struct {
+		entry   idempotent.Entry
+		claimed bool
+		err     error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		c := claim("a")
+		c.Lease = lease
+		e, ok, err := s.Claim(t.Context(), "k", c)
+		answered <- answer{e, ok, err}
+	}()
+	<-waits
+	looked := clock()
+	redistest.Eventually(t, "a lease passes", func() bool { return clock() > looked+2*lease.Microseconds() })
+	let := clock()
+	_, err = other.ExecContext(t.Context(), "COMMIT")
+	require.NoError(t, err)
+	got := <-answered
+	require.NoError(t, got.err)
+	require.True(t, got.claimed)
+	require.GreaterOrEqual(t, got.entry.Timestamp.UnixMicro(), let)
+	require.GreaterOrEqual(t, got.entry.Expires.UnixMicro(), let+lease.Microseconds())
+	require.GreaterOrEqual(t, got.entry.Fence, let)
+}
+
+// A step that ends in the midst of its transaction leaves none behind on a
+// connection.
+func TestClaim_FailsUnderLock(t *testing.T) {
+	t.Parallel()
+	d := sqltest.New(t, sqltest.SQLite)
+	for _, at := range []string{"BEGIN", "INSERT", "COMMIT", "ROLLBACK"} {
+		r := &recorder{driver: sqliteDriver, dsn: d.DSN}
+		db := sql.OpenDB(r)
+		db.SetMaxOpenConns(1)
+		s := newStore(t, db, d.Kind, sqlstore.WithTable(newTable()))
+		r.fail = func(query string) error {
+			if strings.Contains(query, at) || at == "ROLLBACK" && strings.Contains(query, "INSERT") {
+				return sqliteError(1)
+			}
+			return nil
+		}
+		_, _, err := s.Claim(t.Context(), "k", claim("a"))
+		require.ErrorIs(t, err, sqliteError(1), at)
+		r.fail = nil
+		_, ok, err := s.Claim(t.Context(), "k", claim("b"))
+		require.NoError(t, err, at)
+		require.True(t, ok, at)
+		require.NoError(t, db.Close())
 	}
 }
 

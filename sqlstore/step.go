@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"time"
@@ -141,6 +142,14 @@ func (t *statements) settle(ctx context.Context, q querier, key string, decide d
 		if err != nil || !write {
 			return next, now, false, err
 		}
+		if db, ok := q.(*sql.DB); ok && t.alone {
+			var done bool
+			err := alone(ctx, db, func(q querier) (err error) {
+				next, now, done, err = t.settle(ctx, q, key, decide)
+				return err
+			})
+			return next, now, done, err
+		}
 		args := append(next.values(), rowName(key), []byte(key))
 		text := t.insert
 		if r.found {
@@ -156,4 +165,31 @@ func (t *statements) settle(ctx context.Context, q querier, key string, decide d
 		}
 	}
 	return row{}, 0, false, fmt.Errorf("%w of %d", errContended, mostLooks)
+}
+
+// alone runs f in a transaction that has SQLite's one lock from its beginning.
+// A write that waits for the lock would otherwise store the time of a look from
+// before, and a claim might have lapsed when it is stored.
+func alone(ctx context.Context, db *sql.DB, f func(querier) error) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = conn.ExecContext(ctx, "BEGIN IMMEDIATE")
+	if err == nil {
+		err = f(conn)
+	}
+	if err == nil {
+		_, err = conn.ExecContext(ctx, "COMMIT")
+	}
+	if err == nil {
+		return nil
+	}
+	// Also where ctx has ended: nobody may be given a connection in the midst of a
+	// transaction.
+	if _, fault := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); fault != nil {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	return err
 }
