@@ -160,16 +160,18 @@ UPDATE {table} SET full_key = ?, format = 1, status = 'free', owner = ?, fingerp
   version = version + 1
 WHERE name = ?`),
 
+		// A claim is due at its lapse, and once that is reported when it is to be
+		// forgotten.
 		due: write(`
-SELECT name FROM {table}
+SELECT name, full_key, owner, trace, fence, version, {now} - claimed_at,
+  CASE WHEN status = 'pending' AND sweep_at = expires_at THEN 1 ELSE 0 END
+FROM {table}
 WHERE sweep_at <= {now} AND format = 1 AND status IN ('pending', 'success', 'failed', 'unknown', 'free')
 ORDER BY sweep_at LIMIT ` + strconv.Itoa(sweepBatch)),
 
-		// A claim is due at its lapse, and once that is reported when it is to be
-		// forgotten.
 		abandoned: write(`
 UPDATE {table} SET sweep_at = expires_at + keep_for, version = version + 1
-WHERE sweep_at <= {now} AND sweep_at = expires_at AND status = 'pending' AND format = 1 AND name IN {batch}`),
+WHERE name = ? AND fence = ? AND version = ? AND format = 1 AND status = 'pending'`),
 
 		freed: write(`
 DELETE FROM {table} WHERE sweep_at <= {now} AND status = 'free' AND format = 1 AND name IN {batch}`),

@@ -16,7 +16,7 @@
 //	Complete         1
 //	Release          1
 //	Wait             1 a look, shared by those who wait for one key
-//	Sweep            4 for a hundred rows
+//	Sweep            3 for a hundred rows, and 1 for each claim that it finds abandoned
 //	InTx             6 beside the operation's, with BEGIN, SAVEPOINT and COMMIT
 //
 // Each statement is a transaction of its own and decides by the database's

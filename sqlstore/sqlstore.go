@@ -29,13 +29,14 @@ const DefaultTable = "idempotent_entries"
 // concurrent use. The errors of its methods keep the driver's own error in
 // their chain.
 type Store struct {
-	db      *sql.DB
-	dialect Dialect
-	table   string
-	text    statements
-	listen  ListenFunc // nil: waiters poll
-	waiters *waitroom.Room
-	closed  atomic.Bool
+	db       *sql.DB
+	dialect  Dialect
+	table    string
+	text     statements
+	listen   ListenFunc          // nil: waiters poll
+	observer idempotent.Observer // nil: nobody is told
+	waiters  *waitroom.Room
+	closed   atomic.Bool
 }
 
 // Option changes a setting of [New].

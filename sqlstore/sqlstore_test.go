@@ -117,7 +117,13 @@ func TestSweep_Batches(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d sqltest.Database) {
 		db := d.Open(t)
-		s := newStore(t, db, d.Kind)
+		var mu sync.Mutex
+		told := map[string]int{}
+		s := newStore(t, db, d.Kind, sqlstore.WithObserver(idempotent.ObserverFunc(func(_ context.Context, e idempotent.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[e.Key]++
+		})))
 		ctx := t.Context()
 		const n = 2*sqlstore.SweepBatch + 7
 		for i := range n {
@@ -139,7 +145,6 @@ func TestSweep_Batches(t *testing.T) {
 		_, err := db.Exec("UPDATE " + sqlstore.DefaultTable + " SET sweep_at = 0 WHERE status = 'free'")
 		require.NoError(t, err)
 		var all sync.WaitGroup
-		var mu sync.Mutex
 		var total idempotent.Swept
 		for range 4 {
 			all.Go(func() {
@@ -165,6 +170,48 @@ func TestSweep_Batches(t *testing.T) {
 		var rows int
 		require.NoError(t, db.QueryRow("SELECT COUNT(*) FROM "+sqlstore.DefaultTable).Scan(&rows))
 		require.Equal(t, 2*n, rows, "the running and the abandoned ones stay")
+		require.Len(t, told, n)
+		for i := range n {
+			require.Equal(t, 1, told[fmt.Sprint("abandoned", i)])
+		}
+	})
+}
+
+// The observer is told what is known of an abandoned claim, and nothing of what
+// was renewed, or is only past its time.
+func TestSweep_Observer(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d sqltest.Database) {
+		var told []idempotent.Event
+		db := d.Open(t)
+		s := newStore(t, db, d.Kind, sqlstore.WithObserver(idempotent.ObserverFunc(func(_ context.Context, e idempotent.Event) {
+			told = append(told, e)
+		})))
+		ctx := t.Context()
+		long := strings.Repeat("k", 300)
+		for _, key := range []string{long, "renewed"} {
+			c := claim("a")
+			c.Lease = time.Millisecond
+			_, _, err := s.Claim(ctx, key, c)
+			require.NoError(t, err)
+		}
+		require.NoError(t, s.Renew(ctx, "renewed", "a", time.Hour))
+		o := success("r")
+		o.Retention = time.Millisecond
+		require.NoError(t, s.Complete(ctx, "done", "a", o))
+		redistest.Eventually(t, "the lease is over", func() bool {
+			_, err := s.Sweep(ctx)
+			require.NoError(t, err)
+			return len(told) > 0
+		})
+		_, err := s.Sweep(ctx)
+		require.NoError(t, err)
+		require.Len(t, told, 1, "once")
+		require.Positive(t, told[0].Age)
+		told[0].Age = 0
+		require.Equal(t, idempotent.Event{
+			Kind: idempotent.EventAbandoned, Key: long, Owner: "a", Trace: "t", Status: idempotent.Failed, Unknown: true,
+		}, told[0])
 	})
 }
 
