@@ -130,6 +130,9 @@ func (g *Guard) settled(s *settlement, err error) bool {
 		g.log.tell(&s.x.after, s.event(EventReleased, nil))
 	case err == nil:
 		g.log.tell(&s.x.after, s.event(EventCompleted, nil))
+	case errors.Is(err, ErrReleased): // nothing of the operation stands either
+		s.class = ClassRelease
+		g.log.tell(&s.x.after, s.event(EventReleased, err))
 	case !definite(err), errors.Is(err, ErrFull):
 		return false // a full store may have room for the next attempt
 	default:

@@ -282,7 +282,7 @@ func (g *Guard) sorted(ctx context.Context, name, key string, start time.Time, e
 // definite reports whether a store has answered with err: it has decided, and
 // nothing was claimed or changed.
 func definite(err error) bool {
-	for _, sentinel := range []error{ErrLost, ErrFull, ErrCorrupt, ErrNewerFormat, ErrInvalid, ErrClosed} {
+	for _, sentinel := range []error{ErrLost, ErrFull, ErrCorrupt, ErrNewerFormat, ErrInvalid, ErrClosed, ErrReleased} {
 		if errors.Is(err, sentinel) {
 			return true
 		}

@@ -76,6 +76,19 @@ func TestB66_CompletionIsRepeatedInTheBackground(t *testing.T) {
 			require.ErrorIs(t, b.events.last(t, idempotent.EventNotRecorded).Err, sentinel)
 		})
 	}
+	bubble(t, "or has undone the operation too", func(t *testing.T) {
+		b := newGuardBench(t)
+		b.store.Before(storetest.OpComplete, func(context.Context, string) error {
+			return fmt.Errorf("%w: deadlock", idempotent.ErrReleased)
+		})
+		_, _, err := b.Run(t.Context(), "k", b.succeed("once"))
+		require.NoError(t, err)
+		require.NoError(t, b.Drain(t.Context()))
+		require.Equal(t, []idempotent.EventKind{idempotent.EventClaimed, idempotent.EventReleased}, b.events.kinds())
+		released := b.events.last(t, idempotent.EventReleased)
+		require.ErrorContains(t, released.Err, "deadlock")
+		require.Empty(t, released.Status)
+	})
 	bubble(t, "a full store is asked again", func(t *testing.T) {
 		b := newGuardBench(t)
 		b.store.Before(storetest.OpComplete, func(context.Context, string) error { return idempotent.ErrFull })

@@ -150,6 +150,8 @@ type Store interface {
 
 	// Complete records owner's outcome. ErrLost: somebody else holds or
 	// finished the key, or owner has recorded another known outcome.
+	// [ErrReleased], of a store that commits the operation's own writes with
+	// the outcome: it has undone both, and the key is free.
 	Complete(ctx context.Context, key, owner string, o Outcome) error
 
 	// Release frees a key that owner holds because nothing happened. ErrLost:

@@ -319,7 +319,14 @@ func TestInTx_SerializationFailure(t *testing.T) {
 	d := sqltest.New(t, sqltest.Postgres)
 	for _, tries := range []int{1, 10} {
 		t.Run(fmt.Sprint(tries, " tries"), func(t *testing.T) {
-			w := newTxWorld(t, d, sqlstore.WithIsolation(sql.LevelSerializable), sqlstore.WithTries(tries))
+			var mu sync.Mutex
+			events := map[idempotent.EventKind]int{}
+			w := newTxWorld(t, d, sqlstore.WithIsolation(sql.LevelSerializable), sqlstore.WithTries(tries),
+				sqlstore.WithGuard(idempotent.WithObserver(idempotent.ObserverFunc(func(_ context.Context, e idempotent.Event) {
+					mu.Lock()
+					defer mu.Unlock()
+					events[e.Kind]++
+				}))))
 			var calls atomic.Int64
 			both := make(chan struct{}, 2)
 			meet := func() { // both have read before one writes
@@ -353,11 +360,17 @@ func TestInTx_SerializationFailure(t *testing.T) {
 				require.ErrorContains(t, failed, "40001")
 				require.EqualValues(t, 2, calls.Load())
 				require.Len(t, w.ledger.all(t), 1)
+				require.Equal(t, map[idempotent.EventKind]int{
+					idempotent.EventClaimed: 2, idempotent.EventCompleted: 1, idempotent.EventLost: 1, idempotent.EventNotRecorded: 1,
+				}, events)
 				return
 			}
 			require.NoError(t, failed)
 			require.EqualValues(t, 3, calls.Load())
 			require.Len(t, w.ledger.all(t), 3)
+			require.Equal(t, map[idempotent.EventKind]int{
+				idempotent.EventClaimed: 3, idempotent.EventCompleted: 2, idempotent.EventReleased: 1,
+			}, events, "what runs again is no loss")
 		})
 	}
 }

@@ -89,9 +89,10 @@ func (v txStore) Renew(ctx context.Context, _, _ string, _ time.Duration) error 
 	return nil
 }
 
-// Complete records the outcome and commits. [idempotent.ErrLost] says that the
-// transaction was rolled back; any other error that it is in doubt, and then
-// Complete may be called again to find out.
+// Complete records the outcome and commits. [idempotent.ErrReleased] says that the
+// transaction was rolled back and that the operation is run again,
+// [idempotent.ErrLost] that it was rolled back for good; any other error that it
+// is in doubt, and then Complete may be called again to find out.
 func (v txStore) Complete(ctx context.Context, _, _ string, o idempotent.Outcome) error {
 	u := unitOf(ctx)
 	if u == nil {
@@ -111,11 +112,13 @@ func (v txStore) Complete(ctx context.Context, _, _ string, o idempotent.Outcome
 		// The caller has been told that nobody knows; this is for the log.
 		state = u.find(ctx)
 	}
-	switch err, _ := u.verdict(); state {
-	case txCommitted:
+	switch err, again := u.verdict(); {
+	case state == txCommitted:
 		return nil
-	case txDoubt:
+	case state == txDoubt:
 		return err
+	case again:
+		return fmt.Errorf("%w: %w", idempotent.ErrReleased, err)
 	default:
 		return errors.Join(idempotent.ErrLost, err)
 	}
