@@ -92,6 +92,8 @@ type statements struct {
 	abandoned string
 	freed     string
 	expired   string
+
+	unknowns string
 }
 
 // newStatements writes the statements, once for a store.
@@ -115,8 +117,8 @@ func newStatements(d Dialect, table string) statements {
   t.fence, t.claimed_at, t.set_at, t.expires_at, t.keep_for, t.take_over, t.gained, t.version`
 		// The join is a row also where the key is absent, to tell the time.
 		look = `
-SELECT c.now, ` + before + `, t.result, ` + behind + `
-FROM (SELECT {now} AS now) c LEFT JOIN {table} t ON t.name = ?`
+SELECT c.moment, ` + before + `, t.result, ` + behind + `
+FROM (SELECT {now} AS moment) c LEFT JOIN {table} t ON t.name = ?`
 	)
 	return statements{
 		alone: d == SQLite,
@@ -180,6 +182,10 @@ DELETE FROM {table} WHERE sweep_at <= {now} AND status = 'free' AND format = 1 A
 DELETE FROM {table}
 WHERE sweep_at <= {now} AND (status IN ('success', 'failed', 'unknown') OR status = 'pending' AND sweep_at > expires_at)
   AND format = 1 AND name IN {batch}`),
+
+		unknowns: write(`
+SELECT name, full_key, owner, trace, fingerprint, fence, kind, claimed_at, ended_at, forgotten_at, {now}
+FROM {table}_unknown WHERE name > ? ORDER BY name LIMIT ` + strconv.Itoa(unknownBatch)),
 	}
 }
 

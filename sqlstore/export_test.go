@@ -3,6 +3,8 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/idempotent-go/idempotent"
@@ -55,3 +57,17 @@ func (d Dialect) Clock() string { return d.clock() }
 // ListStatement is what a page sends; it takes the first name, the one behind
 // the last, and the number of rows.
 func (s *Store) ListStatement() string { return s.text.list }
+
+// Texts returns all that a Store may send, by name.
+func (s *Store) Texts() map[string]string {
+	all := map[string]string{"savepoint": savepoint, "rollback": rollbackToSavepoint}
+	for i, text := range s.schemas() {
+		all[fmt.Sprint("schema ", i)] = text
+	}
+	for field, value := range reflect.ValueOf(s.text).Fields() {
+		if value.Kind() == reflect.String {
+			all[field.Name] = value.String()
+		}
+	}
+	return all
+}

@@ -67,7 +67,7 @@ func TestStore(t *testing.T) {
 		{kind: sqltest.Postgres, connect: [][2]string{{"timezone", "America/New_York"}}},
 		{kind: sqltest.MySQL},
 		{kind: sqltest.MySQL, connect: [][2]string{{"clientFoundRows", "true"}}},
-		{kind: sqltest.MySQL, connect: [][2]string{{"interpolateParams", "true"}}},
+		{kind: sqltest.MySQL, connect: [][2]string{{"interpolateParams", "true"}, {"sql_mode", "'ANSI'"}}},
 		{kind: sqltest.MySQL, connect: [][2]string{{"sql_mode", "''"}, {"charset", "latin1"}, {"time_zone", "'-05:00'"}}},
 	} {
 		name := string(c.kind)

@@ -3,8 +3,6 @@ package sqlstore
 import (
 	"context"
 	"iter"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -40,7 +38,7 @@ func (s *Store) Unknowns(ctx context.Context) iter.Seq2[Unknown, error] {
 	return func(yield func(Unknown, error) bool) {
 		after := []byte{}
 		for {
-			page, err := do(ctx, s, "unknowns", func(q querier) ([]unknownRow, error) { return s.unknownPage(ctx, q, after) })
+			page, err := do(ctx, s, "unknowns", func(q querier) ([]unknownRow, error) { return s.text.unknownPage(ctx, q, after) })
 			if err != nil {
 				yield(Unknown{}, err)
 				return
@@ -65,14 +63,8 @@ type unknownRow struct {
 }
 
 // unknownPage reads the rows whose names come next.
-func (s *Store) unknownPage(ctx context.Context, q querier, after []byte) (page []unknownRow, err error) {
-	text := strings.NewReplacer("{view}", s.table+"_unknown", "{now}", s.dialect.clock()).Replace(`
-SELECT name, full_key, owner, trace, fingerprint, fence, kind, claimed_at, ended_at, forgotten_at, {now}
-FROM {view} WHERE name > ? ORDER BY name LIMIT ` + strconv.Itoa(unknownBatch))
-	if s.dialect == PostgreSQL {
-		text = numbered(text)
-	}
-	rows, err := q.QueryContext(ctx, text, after)
+func (t *statements) unknownPage(ctx context.Context, q querier, after []byte) (page []unknownRow, err error) {
+	rows, err := q.QueryContext(ctx, t.unknowns, after)
 	if err != nil {
 		return nil, err
 	}
