@@ -86,11 +86,11 @@ func TestListen_ConnectionLost(t *testing.T) {
 	require.Equal(t, "r", (<-answer).Result)
 }
 
-// The contract holds with notifications too.
+// The contract holds with notifications too, and without prepared statements.
 func TestListen_Store(t *testing.T) {
 	t.Parallel()
 	d := sqltest.New(t, sqltest.Postgres)
-	db := d.Open(t)
+	db := d.With("default_query_exec_mode", "simple_protocol").Open(t)
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
 		table := newTable()
 		open := func() *sqlstore.Store {
