@@ -417,6 +417,31 @@ func TestInTx_InFlight(t *testing.T) {
 	})
 }
 
+// The transaction takes the place of the lease: an operation that runs for many
+// of them is reported, and nobody takes it for abandoned.
+func TestInTx_LongRunning(t *testing.T) {
+	t.Parallel()
+	long := make(chan struct{}, 100)
+	w := newTxWorld(t, sqltest.New(t, sqltest.SQLite), sqlstore.WithGuard(idempotent.WithLease(100*time.Millisecond),
+		idempotent.WithObserver(idempotent.ObserverFunc(func(_ context.Context, e idempotent.Event) {
+			if e.Kind == idempotent.EventLongRunning {
+				long <- struct{}{}
+			}
+		}))))
+	var began bool
+	eventually(t, "the claim is answered within its lease", func() bool {
+		_, err := sqlstore.InTx(t.Context(), w.guard, "k", func(ctx context.Context, tx *sql.Tx) (string, error) {
+			began = true
+			<-long
+			require.NoError(t, ctx.Err())
+			return w.pay("k", "a")(ctx, tx)
+		})
+		require.False(t, began && err != nil, "%v", err)
+		return err == nil
+	})
+	require.Equal(t, []string{"a"}, w.ledger.rows(t, "k"))
+}
+
 // An operation may not begin another one in its transaction's place.
 func TestInTx_Nested(t *testing.T) {
 	t.Parallel()

@@ -121,7 +121,7 @@ func (s *Store) Load(ctx context.Context, key string) (idempotent.Entry, bool, e
 // Claim claims key; see [idempotent.Store]. [idempotent.ErrFull] means that
 // the database's disk is full and that nothing was claimed. Where a transaction
 // of somebody else's has claimed key and not ended yet, it blocks until that
-// ends or ctx does.
+// ends or ctx does; the lease runs from before that.
 func (s *Store) Claim(ctx context.Context, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
 	if err := idempotent.ValidateKey(key, c.Owner); err != nil {
 		return idempotent.Entry{}, false, err
