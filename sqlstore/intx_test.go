@@ -432,7 +432,10 @@ func TestInTx_LongRunning(t *testing.T) {
 	eventually(t, "the claim is answered within its lease", func() bool {
 		_, err := sqlstore.InTx(t.Context(), w.guard, "k", func(ctx context.Context, tx *sql.Tx) (string, error) {
 			began = true
-			<-long
+			select {
+			case <-long:
+			case <-ctx.Done():
+			}
 			require.NoError(t, ctx.Err())
 			return w.pay("k", "a")(ctx, tx)
 		})
