@@ -84,7 +84,8 @@ func TestImportsPointOneWay(t *testing.T) {
 	allowed := map[string][]string{
 		".":                  {"golang.org/x/sync/errgroup"},
 		"memstore":           {module},
-		"redisstore":         {module, "github.com/redis/go-redis/v9"},
+		"redisstore":         {module, module + "/internal/waitroom", "github.com/redis/go-redis/v9"},
+		"internal/waitroom":  {module},
 		"storetest":          {module, module + "/internal/model"},
 		"httptestsuite":      {module, module + "/memstore", module + "/storetest"},
 		"storeurl":           {module, module + "/memstore", module + "/redisstore", "github.com/redis/go-redis/v9"},
