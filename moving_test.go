@@ -131,7 +131,7 @@ func TestMoving_Fence(t *testing.T) {
 		t.Run(name+" is ahead", func(t *testing.T) {
 			t.Parallel()
 			pair := []idempotent.Store{tierMem(t), tierMem(t)}
-			pair[behind] = fenced{pair[behind]}
+			pair[behind] = fencesAhead{pair[behind]}
 			s := idempotent.Moving(pair[0], pair[1])
 			e, claimed, err := s.Claim(t.Context(), "k", tierClaim)
 			require.NoError(t, err)
@@ -150,10 +150,10 @@ func TestMoving_Fence(t *testing.T) {
 	}
 }
 
-// fenced is a store whose fences are far ahead.
-type fenced struct{ idempotent.Store }
+// fencesAhead is a store whose fences are far ahead.
+type fencesAhead struct{ idempotent.Store }
 
-func (s fenced) Load(ctx context.Context, key string) (idempotent.Entry, bool, error) {
+func (s fencesAhead) Load(ctx context.Context, key string) (idempotent.Entry, bool, error) {
 	e, found, err := s.Store.Load(ctx, key)
 	if found {
 		e.Fence += 1 << 60
@@ -161,7 +161,7 @@ func (s fenced) Load(ctx context.Context, key string) (idempotent.Entry, bool, e
 	return e, found, err
 }
 
-func (s fenced) Claim(ctx context.Context, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
+func (s fencesAhead) Claim(ctx context.Context, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
 	e, claimed, err := s.Store.Claim(ctx, key, c)
 	e.Fence += 1 << 60
 	return e, claimed, err

@@ -101,36 +101,6 @@ func EncodeResponse(status int, h http.Header, body []byte) (string, error) {
 	return r.encode(), nil
 }
 
-// DecodeResponse reads what the middleware or [EncodeResponse] has recorded, for
-// people who look at a record. H holds the fields that the handler set, trailers
-// included; fields that it removed are not told. H is the caller's.
-//
-// The error is [ErrResultUnavailable] where the outcome was recorded without its
-// response: of a response that could not be kept status and Location are
-// returned all the same, otherwise status is 0. It wraps [ErrCorrupt] where
-// result is no recorded response, such as what [Do] records, and
-// [ErrNewerFormat] where a newer release recorded it.
-func DecodeResponse(result string) (status int, h http.Header, body []byte, err error) {
-	if result == noResult {
-		return 0, nil, nil, ErrResultUnavailable
-	}
-	var room responseRoom
-	r, err := decodeResponse(result, &room)
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	h = http.Header{}
-	for _, f := range r.fields {
-		for _, v := range f.values {
-			h.Add(f.name, v)
-		}
-	}
-	if r.unreplayable {
-		return r.status, h, nil, ErrResultUnavailable
-	}
-	return r.status, h, []byte(r.body), nil
-}
-
 // decodeResponse reads what encode wrote. Texts of the record share s; its
 // fields stand in room as long as they fit. The error wraps ErrCorrupt or
 // ErrNewerFormat.

@@ -30,7 +30,7 @@ func newSQLite(t *testing.T, made bool) string {
 	defer func() { require.NoError(t, db.Close()) }()
 	if made {
 		store := sqlstore.New(db, sqlstore.SQLite)
-		require.NoError(t, store.Migrate(t.Context()))
+		require.NoError(t, store.Migrate(t.Context(), db))
 		require.NoError(t, store.Close())
 	} else {
 		require.NoError(t, db.Ping())

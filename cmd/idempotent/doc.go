@@ -1,7 +1,7 @@
 // Command idempotent looks at the keys of a store, and settles them, for people
 // on call:
 //
-//	export IDEMPOTENT_STORE=redis://cache.example:6379
+//	export IDEMPOTENCY_STORE=redis://cache.example:6379
 //	idempotent list -state unknown
 //	idempotent get -result KEY
 //	idempotent resolve -as success -owner OWNER -reason 'paid, see the bank' KEY
@@ -11,7 +11,7 @@
 //	idempotent bench -duration 5s
 //	idempotent copy /var/lib/shop/keys.snapshot
 //
-// The store is that of -store or IDEMPOTENT_STORE: what package storeurl opens,
+// The store is that of -store or IDEMPOTENCY_STORE: what package storeurl opens,
 // and postgres://, mysql:// and sqlite: for package sqlstore. Passwords of it are
 // never printed. Tables are for people; -json writes one object a line for
 // scripts. Results go to stdout, and questions, progress, warnings and the log of

@@ -44,7 +44,7 @@ func setupGet(flags *flag.FlagSet) action {
 		}
 		var result *resultView
 		if r.show {
-			shown := r.view(e.Result)
+			shown := r.view(e)
 			result = &shown
 		}
 		if s.json {

@@ -116,7 +116,7 @@ func TestGet_Result(t *testing.T) {
 	require.Contains(t, out, "\nhello\n… 15 bytes in all")
 
 	_, out, _ = term.says("get", "k-unknown", "-result")
-	require.Contains(t, out, "recorded without its result")
+	require.Contains(t, out, "no result was recorded")
 	_, out, _ = term.says("get", "k-abandoned", "-result")
 	require.Contains(t, out, "no result\n")
 

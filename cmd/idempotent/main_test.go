@@ -185,7 +185,7 @@ func TestUsage(t *testing.T) {
 	delete(term.env, storeVariable)
 	code, _, err := term.says("list")
 	require.Equal(t, exitUsage, code)
-	require.Contains(t, err, "give -store URL or set IDEMPOTENT_STORE")
+	require.Contains(t, err, "give -store URL or set IDEMPOTENCY_STORE")
 	code, _, err = term.says("list", "-store", "memory:")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, err, "new and empty store of this command alone")

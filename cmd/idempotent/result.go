@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -38,37 +37,29 @@ func (r *resultFlags) validate() error {
 
 // resultView is a result as it is shown.
 type resultView struct {
-	Kind   string      `json:"kind"`
-	Status int         `json:"status,omitempty"`
-	Header http.Header `json:"header,omitempty"`
-	Body   string      `json:"body,omitempty"` // the first bytes; not in UTF-8, escaped
-	Bytes  int         `json:"bytes"`          // of the whole body
-	Cut    bool        `json:"cut,omitempty"`  // Body is not all of it
+	Kind        idempotent.ResultEncoding `json:"kind"`
+	Status      int                       `json:"status,omitempty"`
+	Unavailable bool                      `json:"unavailable,omitempty"` // of a response: it could not be kept
+	Header      http.Header               `json:"header,omitempty"`
+	Body        string                    `json:"body,omitempty"` // the first bytes; not in UTF-8, escaped
+	Bytes       int                       `json:"bytes"`          // of the whole body
+	Cut         bool                      `json:"cut,omitempty"`  // Body is not all of it
 }
 
-// The kinds of result.
-const (
-	kindResponse    = "response"    // of the middleware
-	kindUnavailable = "unavailable" // the outcome was recorded without its result
-	kindOther       = "other"       // of Do, Run or another adapter
-	kindNone        = "none"
-)
+// kindUnreadable is that of a result that this release cannot read; the other
+// kinds are the encodings of package idempotent.
+const kindUnreadable idempotent.ResultEncoding = "unreadable"
 
-func (r *resultFlags) view(result string) resultView {
-	v := resultView{Kind: kindNone}
-	if result == "" {
-		return v
+func (r *resultFlags) view(e idempotent.Entry) resultView {
+	result, err := idempotent.DecodeResult(e)
+	if err != nil {
+		result = idempotent.Result{Encoding: kindUnreadable, Text: e.Result}
 	}
-	status, h, body, err := idempotent.DecodeResponse(result)
-	v.Status, v.Header = status, h
-	switch {
-	case err == nil:
-		v.Kind = kindResponse
-	case errors.Is(err, idempotent.ErrResultUnavailable):
-		v.Kind = kindUnavailable
-	default: // a response of a newer release too: as it is
-		v.Kind, body = kindOther, []byte(result)
+	v := resultView{Kind: result.Encoding, Status: result.Status, Unavailable: result.Unavailable, Header: result.Header}
+	for name, values := range result.Trailer {
+		v.Header[name] = append(v.Header[name], values...)
 	}
+	body := []byte(result.Text)
 	if !r.secrets {
 		for name := range v.Header {
 			if !plain(name) {
@@ -118,12 +109,18 @@ func (s *session) writeResult(v resultView) {
 	fmt.Fprintln(s.out)
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	switch v.Kind {
-	case kindNone:
-		fmt.Fprintln(w, "no result")
-	case kindUnavailable:
-		fmt.Fprintln(w, "the outcome was recorded without its result")
-	case kindOther:
-		fmt.Fprintln(w, "as recorded, by Do, Run or an adapter:")
+	case idempotent.ResultResponse:
+	case idempotent.ResultNone:
+		fmt.Fprintln(w, "no result was recorded")
+	case idempotent.ResultNoValue:
+		fmt.Fprintln(w, "no value: the operation returns none")
+	case kindUnreadable:
+		fmt.Fprintln(w, "recorded in a form that this release cannot read:")
+	default:
+		fmt.Fprintf(w, "recorded as %s:\n", v.Kind)
+	}
+	if v.Unavailable {
+		fmt.Fprintln(w, "the response could not be kept; repeats get 409 result-unavailable")
 	}
 	if v.Status != 0 {
 		fmt.Fprintf(w, "%d %s\n", v.Status, http.StatusText(v.Status))

@@ -21,7 +21,7 @@ import (
 
 // storeVariable is the environment variable that names the store where -store
 // does not. It keeps a password out of the list of processes.
-const storeVariable = "IDEMPOTENT_STORE"
+const storeVariable = "IDEMPOTENCY_STORE"
 
 // silent is the logger of what the command says itself.
 var silent = slog.New(slog.DiscardHandler)

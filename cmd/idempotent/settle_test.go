@@ -47,13 +47,14 @@ func TestResolve(t *testing.T) {
 				continue
 			}
 			require.Equal(t, c.becomes, stateOf(e), name)
-			status, h, got, _ := idempotent.DecodeResponse(e.Result)
+			result, decodeErr := idempotent.DecodeResult(e)
+			require.NoError(t, decodeErr)
 			if len(c.extra) == 6 {
-				require.Equal(t, 201, status)
-				require.Equal(t, "application/json", h.Get("Content-Type"))
-				require.Equal(t, `{"id":7}`, string(got))
+				require.Equal(t, 201, result.Status)
+				require.Equal(t, "application/json", result.Header.Get("Content-Type"))
+				require.Equal(t, `{"id":7}`, result.Text)
 			} else {
-				require.Zero(t, status)
+				require.Equal(t, idempotent.ResultNone, result.Encoding)
 			}
 			if c.as == "failure" {
 				require.InDelta(t, 90, e.Expires.Sub(e.Timestamp).Minutes(), 0.01)
