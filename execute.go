@@ -13,7 +13,7 @@ func (g *Guard) execute(ctx context.Context, e Entry, sent time.Time, c *call, o
 	x.begin(ctx, c.detached)
 	x.lease.g, x.lease.x = g, x
 	began := time.Now()
-	x.lease.start(sent, began)
+	x.lease.start(sent)
 
 	var class Class
 	var result string

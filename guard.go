@@ -2,7 +2,6 @@ package idempotent
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"reflect"
@@ -17,6 +16,7 @@ type Guard struct {
 	log      *journal
 	drain    *drain
 	unclaims *unclaims
+	leases   *leaseClock
 }
 
 // New returns a guard over store. It panics on a nil store and on an option
@@ -30,6 +30,7 @@ func New(store Store, opts ...Option) *Guard {
 		log:      &journal{},
 		drain:    &drain{},
 		unclaims: newUnclaims(),
+		leases:   &leaseClock{},
 		settings: settings{
 			lease:            DefaultLease,
 			successRetention: DefaultSuccessRetention,
@@ -172,7 +173,7 @@ func (g *Guard) claim(ctx context.Context, key string, c *call) (e Entry, f find
 		g.drain.end()
 		return e, held, sent, &StoreError{Op: "claim", Err: errBacklog}
 	}
-	owner := rand.Text()
+	owner := c.newOwner()
 	landed := sent.Add(g.storeTimeout).Add(g.lease) // by then, if ever
 	decided := false                                // it is known that no claim is left without anybody
 	// Also on a panic, of the store or of an observer.

@@ -17,31 +17,33 @@ const (
 	longRunning = 10
 )
 
-// lease keeps one claim alive while its operation runs. It costs a timer; a
-// goroutine exists only while a renewal is being sent.
+// lease keeps one claim alive while its operation runs. It costs a place in the
+// leaseClock; a goroutine exists only while a renewal is being sent.
 type lease struct {
 	g     *Guard
 	x     *execution
 	began time.Time // when the claim was sent
 
+	due   time.Time // when the clock wakes it; guarded by the clock
+	place int       // in the clock's queue, from 1; 0: not there; guarded by the clock
+
 	mu      sync.Mutex // guards the fields below
-	timer   *time.Timer
-	end     time.Time // until then the claim stands for certain
-	report  time.Time // when the operation has run for long (again)
+	end     time.Time  // until then the claim stands for certain
+	report  time.Time  // when the operation has run for long (again)
 	abort   context.CancelFunc
 	lost    bool // the operation has been told
 	stopped bool
 }
 
-// start begins, now, to renew a claim that was sent at sent: a claim's lease
-// runs from a moment after that, so counting from it errs on the safe side.
-func (l *lease) start(sent, now time.Time) {
+// start begins to renew a claim that was sent at sent: a claim's lease runs
+// from a moment after that, so counting from it errs on the safe side.
+func (l *lease) start(sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.began = sent
 	l.end = sent.Add(l.g.lease)
 	l.report = sent.Add(l.long())
-	l.timer = time.AfterFunc(sent.Add(l.g.lease/renewals).Sub(now), l.tick)
+	l.g.leases.set(l, sent.Add(l.g.lease/renewals))
 }
 
 // stop ends the renewals and returns until when the claim stands. A renewal
@@ -51,7 +53,7 @@ func (l *lease) stop() (end time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped = true
-	l.timer.Stop()
+	l.g.leases.drop(l)
 	if l.abort != nil {
 		l.abort()
 	}
@@ -73,7 +75,7 @@ func (l *lease) limit() time.Time {
 	return l.end.Add(l.g.successRetention)
 }
 
-// tick runs in the timer's goroutine and sends one renewal.
+// tick runs in a goroutine of its own and sends one renewal.
 func (l *lease) tick() {
 	l.mu.Lock()
 	if l.stopped || l.lost {
@@ -95,7 +97,7 @@ func (l *lease) tick() {
 		l.report = now.Add(l.long())
 	}
 	// Should the store not obey the context, another tick finds that out.
-	l.timer.Reset(left)
+	l.g.leases.set(l, now.Add(left))
 	ctx, abort := context.WithCancel(&l.x.after)
 	l.abort = abort
 	l.mu.Unlock()
@@ -128,7 +130,7 @@ func (l *lease) tick() {
 			next = limit
 		}
 	}
-	l.timer.Reset(time.Until(next))
+	l.g.leases.set(l, next)
 	l.mu.Unlock()
 }
 

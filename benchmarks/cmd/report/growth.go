@@ -333,7 +333,7 @@ func growthOfLeases(b *bench) ([]figure, error) {
 	cost := figure{
 		file: "lease-cost", title: "What running leases hold", x: "leases", y: "for each lease", logX: true,
 		lines: newLines("goroutines beside the operation's own", "KiB, the operation's goroutine included"),
-		words: "A lease is a timer. A goroutine exists only while its renewal is being sent, so there are next to none.",
+		words: "A lease is a place in a heap that one timer serves. A goroutine exists only while its renewal is being sent, so there are next to none.",
 	}
 	for _, n := range counts {
 		b.progress("leases: %s", thousands(n))
