@@ -55,16 +55,17 @@ func (x *exchange) intake() (refusal *problem) {
 	if x.principalScope {
 		scopeMethod, scopePath, method, path = method, path, "", ""
 	}
-	// One text holds both: they are kept together.
-	b := appendStoreKey(make([]byte, 0, keyMaxName+fingerprintMaxTag+32), method, path, principal, key)
+	// One text holds name, fingerprint and owner: they are kept together.
+	b := appendStoreKey(make([]byte, 0, keyMaxName+fingerprintMaxTag+32+ownerBytes), method, path, principal, key)
 	nameEnd := len(b)
 	b, err := appendFingerprint(b, r, body, x.fingerprint, scopeMethod, scopePath)
 	if err != nil {
 		x.note(r.Context(), slog.LevelDebug, "the body has no fingerprint", err)
 		return &problemBodyUnreadable
 	}
-	text := string(b)
-	x.name, x.call.fingerprint = text[:nameEnd], text[nameEnd:]
+	fingerprintEnd := len(b)
+	text := string(appendOwner(b))
+	x.name, x.call.fingerprint, x.call.owner = text[:nameEnd], text[nameEnd:fingerprintEnd], text[fingerprintEnd:]
 	return nil
 }
 
@@ -142,7 +143,7 @@ func (x *exchange) hold() ([]byte, *problem) {
 		x.w.Header().Set("Connection", "close")
 		return nil, &problemBodyTooLarge
 	}
-	content, err := readBody(r.Body, r.ContentLength, x.maxBody)
+	content, err := readBody(x.body.room[:0], r.Body, r.ContentLength, x.maxBody)
 	switch {
 	case int64(len(content)) > x.maxBody, isTooLarge(err):
 		x.w.Header().Set("Connection", "close")
@@ -167,15 +168,18 @@ func isTooLarge(err error) bool {
 	return errors.As(err, &e)
 }
 
-// readBody reads body to its end, or until there is more than most. What a
-// client announces, -1 for nothing, costs memory only up to a bound.
-func readBody(body io.Reader, announced, most int64) ([]byte, error) {
+// readBody reads body to its end, or until there is more than most, into
+// content, which is empty, as long as it has room. What a client announces, -1
+// for nothing, costs memory only up to a bound.
+func readBody(content []byte, body io.Reader, announced, most int64) ([]byte, error) {
 	const bound = 64 << 10
 	size := int64(512)
 	if announced >= 0 {
 		size = min(announced, bound) + 1 // one more, to see the end
 	}
-	content := make([]byte, 0, size)
+	if size > int64(cap(content)) {
+		content = make([]byte, 0, size)
+	}
 	for {
 		room := content[len(content):cap(content)]
 		if left := most - int64(len(content)); int64(len(room)) > left {
@@ -200,6 +204,7 @@ type heldBody struct {
 	content  bytes.Reader
 	original io.Closer // nil once it has been closed
 	closed   bool
+	room     [256]byte // of a small one
 }
 
 func (b *heldBody) hold(content []byte, original io.Closer) {

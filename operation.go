@@ -61,7 +61,7 @@ func (x *exchange) do(ctx context.Context) (Class, string) {
 	case class == ClassUnknown && c.mismatch:
 		return class, x.encodeProblem(problemOutcomeUnknown)
 	}
-	return class, c.response.encode()
+	return class, c.response.encode(c.body)
 }
 
 // class is the table of outcomes. What the handler said goes first; Run sees

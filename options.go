@@ -117,6 +117,7 @@ type call struct {
 	codec       Codec
 	classify    func(error) Class
 
+	owner    string      // of the first claim, where the caller has made it
 	claiming lateContext // room for the context of the first claim
 }
 

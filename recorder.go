@@ -47,13 +47,14 @@ type recorder struct {
 	written  int64           // bytes the handler tried to write
 	fields   []responseField // what the handler set, frozen with the status
 	typed    bool            // Content-Type is decided
-	body     strings.Builder // what is held for the record
+	body     []byte          // what is held for the record
 	live     bool            // w has the head and the held body: writes go through
 	tooLarge bool            // body was given up
 	hijacked bool
 	failed   bool // the handler has been told that a write did not reach the client,
 	wentOn   bool // and wrote again nevertheless
 	room     *responseRoom
+	small    [512]byte // room of a small body
 }
 
 var (
@@ -64,7 +65,8 @@ var (
 
 // capture is what a handler did, as finish found it.
 type capture struct {
-	response responseRecord // ready to encode; a tombstone where it cannot be replayed
+	response responseRecord // ready to encode but for its body; a tombstone where it cannot be replayed
+	body     []byte         // of the response; not to be changed
 	wrote    bool           // the handler gave a status, wrote, flushed or hijacked
 	streamed bool           // the client has the head already
 	hijacked bool           // the connection left HTTP, by Hijack or by a 101
@@ -78,6 +80,7 @@ type capture struct {
 // they fit.
 func (rec *recorder) begin(w http.ResponseWriter, method string, maxBody int64, room *responseRoom) {
 	rec.w, rec.method, rec.maxBody, rec.room, rec.length = w, method, maxBody, room, -1
+	rec.body = rec.small[:0]
 }
 
 // Header returns the handler's header, which starts as a copy of what outer
@@ -212,7 +215,7 @@ func (rec *recorder) finish(keepCookies bool) capture {
 		unreplayable: c.hijacked || c.tooLarge || c.mismatch || c.cut,
 	}
 	if !c.response.unreplayable && responseHasContent(rec.status) {
-		c.response.body = rec.body.String()
+		c.body = rec.body
 	}
 	rec.addTrailers()
 	c.response.fields = rec.recordedFields(c.response.unreplayable, keepCookies)
@@ -281,21 +284,17 @@ func (rec *recorder) write(n int, b []byte, s string) (int, error) {
 	rec.wentOn = rec.wentOn || rec.failed
 
 	var err error
-	if !rec.tooLarge && int64(rec.body.Len()) > rec.maxBody-int64(n) {
+	if !rec.tooLarge && int64(len(rec.body)) > rec.maxBody-int64(n) {
 		if !rec.live {
 			rec.live = true
 			rec.sendHead()
 			err = rec.sendBody()
 		}
 		rec.tooLarge = true
-		rec.body.Reset()
+		rec.body = nil
 	}
 	if !rec.tooLarge {
-		if b != nil {
-			rec.body.Write(b)
-		} else {
-			rec.body.WriteString(s)
-		}
+		rec.body = append(append(rec.body, b...), s...) // one of them is empty
 	}
 	if !rec.live {
 		return n, nil
@@ -447,13 +446,13 @@ func (rec *recorder) resolveType(flushed bool) {
 		return // HTTP/1 guesses nothing then, HTTP/2 does
 	}
 	f := responseField{name: "Content-Type", kind: responseSet}
-	switch held := rec.body.String(); {
-	case held == "" && flushed:
+	switch {
+	case len(rec.body) == 0 && flushed:
 		// Suppressed: a replay has the whole body at hand and would guess.
-	case held == "":
+	case len(rec.body) == 0:
 		return
 	default:
-		f.values = []string{http.DetectContentType([]byte(held[:min(len(held), 512)]))}
+		f.values = []string{http.DetectContentType(rec.body)}
 	}
 	if i := slices.IndexFunc(rec.fields, func(f responseField) bool { return f.name == "Content-Type" }); i >= 0 {
 		rec.fields[i] = f // the handler deleted what was set outside
@@ -485,10 +484,10 @@ func (rec *recorder) sendHead() {
 
 // sendBody sends what is held.
 func (rec *recorder) sendBody() error {
-	if rec.body.Len() == 0 {
+	if len(rec.body) == 0 {
 		return nil
 	}
-	_, err := io.WriteString(rec.w, rec.body.String())
+	_, err := rec.w.Write(rec.body)
 	return err
 }
 

@@ -58,9 +58,9 @@ type responseRecord struct {
 	status       int
 	unreplayable bool            // a tombstone: only status and Location are known
 	fields       []responseField // header fields, then trailers
-	body         string
-	length       string   // len(body) in decimal digits; "" where not yet known
-	spare        []string // room for the values that a replay adds
+	body         string          // as decoded
+	length       string          // len(body) in decimal digits; "" where not yet known
+	spare        []string        // room for the values that a replay adds
 }
 
 // EncodeResponse returns a recorded response for [Guard.Resolve]: repeats of a
@@ -78,7 +78,7 @@ func EncodeResponse(status int, h http.Header, body []byte) (string, error) {
 	if len(body) > 0 && !responseHasContent(status) {
 		return "", fmt.Errorf("%w: a response with status %d has no body", ErrInvalid, status)
 	}
-	r := responseRecord{status: status, body: string(body)}
+	r := responseRecord{status: status}
 	for name, values := range h {
 		if !responseValidName(name) {
 			return "", fmt.Errorf("%w: response field name %q", ErrInvalid, name)
@@ -98,7 +98,7 @@ func EncodeResponse(status int, h http.Header, body []byte) (string, error) {
 		r.fields = append(r.fields, responseField{name: "Content-Type", values: []string{http.DetectContentType(body)}})
 	}
 	responseSort(r.fields)
-	return r.encode(), nil
+	return r.encode(body), nil
 }
 
 // decodeResponse reads what encode wrote. Texts of the record share s; its
@@ -153,11 +153,11 @@ func decodeResponse(s string, room *responseRoom) (responseRecord, error) {
 	return r, nil
 }
 
-// encode returns the recorded form. Line breaks and zero bytes in values become
-// spaces, as in what HTTP/1 sends.
-func (r *responseRecord) encode() string {
+// encode returns the recorded form of r with this body. Line breaks and zero
+// bytes in values become spaces, as in what HTTP/1 sends.
+func (r *responseRecord) encode(body []byte) string {
 	var digits [20]byte
-	length := strconv.AppendInt(digits[:0], int64(len(r.body)), 10)
+	length := strconv.AppendInt(digits[:0], int64(len(body)), 10)
 
 	size := 3 + responseNumberSize(r.status) + responseNumberSize(len(r.fields))
 	for i := range r.fields {
@@ -167,7 +167,7 @@ func (r *responseRecord) encode() string {
 			size += responseTextSize(v)
 		}
 	}
-	size += 1 + len(length) + len(r.body)
+	size += 1 + len(length) + len(body)
 
 	var out responseWriter
 	out.Grow(size)
@@ -193,7 +193,7 @@ func (r *responseRecord) encode() string {
 	}
 	out.number(len(length))
 	out.Write(length)
-	out.WriteString(r.body)
+	out.Write(body)
 	return out.String()
 }
 
