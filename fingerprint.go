@@ -164,17 +164,7 @@ func fingerprintMediaType(h http.Header) (string, bool) {
 	media, _, _ := strings.Cut(lines[0], ";")
 	media = strings.Trim(media, " \t")
 	major, minor, ok := strings.Cut(media, "/")
-	return media, ok && fingerprintIsToken(major) && fingerprintIsToken(minor)
-}
-
-func fingerprintIsToken(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if c <= ' ' || c > '~' || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
-			return false
-		}
-	}
-	return s != ""
+	return media, ok && responseValidName(major) && responseValidName(minor)
 }
 
 func fingerprintIsJSON(media string) bool {
@@ -306,7 +296,7 @@ func fingerprintPart(h hash.Hash, part []byte) bool {
 		var text []byte
 		text, head, _ = bytes.Cut(head, []byte("\r\n"))
 		name, value, colon := strings.Cut(string(text), ":")
-		if !colon || !fingerprintIsToken(name) || strings.ContainsAny(value, "\r\n") {
+		if !colon || !responseValidName(name) || strings.ContainsAny(value, "\r\n") {
 			return false
 		}
 		fields = append(fields, fingerprintPair{

@@ -297,10 +297,12 @@ func waitPreference(wait time.Duration) string {
 
 // requestTrace is where a correlation id comes from by default.
 func requestTrace(r *http.Request) string {
-	if id := r.Header.Get("X-Request-Id"); id != "" {
-		return id
+	for _, name := range [...]string{"X-Request-Id", "Traceparent"} { // in canonical form, so that Get would only look for it
+		if lines := r.Header[name]; len(lines) > 0 && lines[0] != "" {
+			return lines[0]
+		}
 	}
-	return r.Header.Get("Traceparent")
+	return ""
 }
 
 // cleanTrace keeps a correlation id that can be logged and sent, and drops any

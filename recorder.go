@@ -349,7 +349,7 @@ func (rec *recorder) interim(status int) {
 	outer := maps.Clone(h)
 	clear(h)
 	for name, values := range rec.header {
-		if http.CanonicalHeaderKey(name) != replayedHeader {
+		if !responseSaysReplayed(name) {
 			h[name] = values
 		}
 	}
@@ -406,7 +406,7 @@ func (rec *recorder) freeze(status int) {
 				set, f.kind = set[n:], responseAdd
 			}
 		}
-		if http.CanonicalHeaderKey(name) == replayedHeader {
+		if responseSaysReplayed(name) {
 			continue // only a replay may say so
 		}
 		first := len(values)
@@ -421,8 +421,8 @@ func (rec *recorder) freeze(status int) {
 			rec.fields = append(rec.fields, responseField{name: name, kind: responseRemove})
 		}
 	}
-	if text := rec.header.Get("Content-Length"); text != "" {
-		if declared, err := strconv.ParseInt(text, 10, 64); err == nil && declared >= 0 {
+	if lines := rec.header["Content-Length"]; len(lines) > 0 {
+		if declared, err := strconv.ParseInt(lines[0], 10, 64); err == nil && declared >= 0 {
 			rec.length = declared
 		}
 	}
@@ -525,7 +525,7 @@ func (rec *recorder) addTrailers() {
 }
 
 func (rec *recorder) addTrailer(kind responseKind, name string, values []string) {
-	if http.CanonicalHeaderKey(name) == replayedHeader {
+	if responseSaysReplayed(name) {
 		return
 	}
 	rec.fields = append(rec.fields, responseField{name: name, kind: kind, values: slices.Clone(values)})
