@@ -123,6 +123,19 @@ func Parallel(workers, ops int, work func(worker, from, to int) error) (float64,
 	return float64(took) / float64(ops), nil
 }
 
+// Serial has one goroutine make ops calls and returns what one of them costs in
+// nanoseconds: the processor time of the process, which counts what the
+// collector does meanwhile on other processors and not what other programs
+// take. Where the system does not tell it, it is the time on the clock. Nothing
+// else may run in the process.
+func Serial(ops int, work func(worker, from, to int) error) (float64, error) {
+	before := processorTime()
+	if err := work(0, 0, ops); err != nil {
+		return 0, err
+	}
+	return float64(processorTime()-before) / float64(ops), nil
+}
+
 // Each makes the work of Parallel out of a single call.
 func Each(call func(worker, i int) error) func(worker, from, to int) error {
 	return func(worker, from, to int) error {

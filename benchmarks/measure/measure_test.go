@@ -81,3 +81,26 @@ func TestBytes(t *testing.T) {
 	require.Len(t, kept, size)
 	require.InDelta(t, size, grown, size/4)
 }
+
+func TestSerial(t *testing.T) {
+	var calls int
+	busy := func(turns int) func(worker, from, to int) error {
+		return Each(func(_, i int) error {
+			require.Equal(t, calls, i)
+			calls++
+			for range turns {
+				sink++
+			}
+			return nil
+		})
+	}
+	figure, err := Serial(10, busy(1_000_000))
+	require.NoError(t, err)
+	require.Equal(t, 10, calls)
+	require.Positive(t, figure, "ten million additions cost something")
+	boom := errors.New("boom")
+	_, err = Serial(10, func(int, int, int) error { return boom })
+	require.ErrorIs(t, err, boom)
+}
+
+var sink int

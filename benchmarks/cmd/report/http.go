@@ -27,11 +27,12 @@ func expect(c peer.Client, key string) error {
 }
 
 // driven measures an app in process, from so many goroutines, with the keys
-// that it is given.
+// that it is given: by processor time where it is one goroutine, and else by the
+// clock.
 func driven(app *peer.App, goroutines int, keys func() []string) func() (float64, error) {
 	return func() (float64, error) {
 		all := keys()
-		return measure.Parallel(goroutines, len(all), func(_, from, to int) error {
+		requests := func(_, from, to int) error {
 			c := app.Client()
 			for _, key := range all[from:to] {
 				if err := expect(c, key); err != nil {
@@ -39,7 +40,11 @@ func driven(app *peer.App, goroutines int, keys func() []string) func() (float64
 				}
 			}
 			return nil
-		})
+		}
+		if goroutines == 1 {
+			return measure.Serial(len(all), requests)
+		}
+		return measure.Parallel(goroutines, len(all), requests)
 	}
 }
 
@@ -106,7 +111,7 @@ func middlewareReplay(b *bench) (outcome, error) {
 		{got: serial.ours.Ratio(serial.fiber).Median(), limit: 0.5, unit: " ×"},
 		{what: "bare +", got: allocations(peer.Guarded(work)) - bare, limit: 3, unit: " allocations"},
 	}}
-	serial.note(&o, "one goroutine")
+	serial.note(&o, "one goroutine, processor time of the process")
 	parallel.note(&o, fmt.Sprintf("%d goroutines", workers()))
 	o.note("fiber's adds %s allocations, a plain middleware %s",
 		number(allocations(peer.Fiber(work))-allocations(peer.FiberBare(work))), number(allocations(peer.PlainMemory(work))-bare))
@@ -139,7 +144,7 @@ func middlewareFresh(b *bench) (outcome, error) {
 		{got: serial.ours.Ratio(serial.fiber).Median(), limit: 0.85, unit: " ×"},
 		{what: "bare +", got: allocations(peer.Guarded(work)) - bare, limit: 10, unit: " allocations"},
 	}}
-	serial.note(&o, "one goroutine")
+	serial.note(&o, "one goroutine, processor time of the process")
 	parallel.note(&o, fmt.Sprintf("%d goroutines", workers()))
 	o.note("fiber's adds %s allocations, a plain middleware %s",
 		number(allocations(peer.Fiber(work))-allocations(peer.FiberBare(work))), number(allocations(peer.PlainMemory(work))-bare))
