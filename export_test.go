@@ -24,3 +24,10 @@ func Waiters(h http.Handler) (all, keys int) {
 
 // MaxWaitersPerKey bounds those of one key.
 const MaxWaitersPerKey = maxWaitersPerKey
+
+// Leases returns how many leases wait to be woken.
+func (g *Guard) Leases() int {
+	g.leases.mu.Lock()
+	defer g.leases.mu.Unlock()
+	return len(g.leases.queue)
+}

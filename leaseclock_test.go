@@ -47,7 +47,10 @@ func TestLeasesOfOneClockAreRenewedEachInItsTime(t *testing.T) {
 				want[renewal{key, at}] = true
 			}
 		}
+		time.Sleep(2 * time.Millisecond)
+		require.Equal(t, len(leases)-1, b.Leases(), "one has ended")
 		time.Sleep(time.Hour)
+		require.Zero(t, b.Leases(), "a lease leaves with its operation")
 		close(renewed)
 		got := map[renewal]bool{}
 		for r := range renewed {
