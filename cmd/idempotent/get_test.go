@@ -118,7 +118,7 @@ func TestGet_Result(t *testing.T) {
 	_, out, _ = term.says("get", "k-unknown", "-result")
 	require.Contains(t, out, "no result was recorded")
 	_, out, _ = term.says("get", "k-abandoned", "-result")
-	require.Contains(t, out, "no result\n")
+	require.Contains(t, out, "no result was recorded")
 
 	value, err := idempotent.EncodeValue(map[string]int{"order": 7})
 	require.NoError(t, err)
