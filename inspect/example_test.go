@@ -25,16 +25,19 @@ func ExampleNew() {
 		}
 		return "", errors.New("not an admin")
 	}
-	page := inspect.New(guard, store, inspect.WithAuthorize(admin))
+	adminsOnly := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := admin(r); err != nil {
+				w.Header().Set("WWW-Authenticate", "Basic")
+				http.Error(w, "log in", http.StatusUnauthorized)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/idempotency", func(w http.ResponseWriter, r *http.Request) {
-		if _, err := admin(r); err != nil {
-			w.Header().Set("WWW-Authenticate", "Basic")
-			http.Error(w, "log in", http.StatusUnauthorized)
-			return
-		}
-		page.ServeHTTP(w, r)
-	})
+	page := inspect.New(guard, store, inspect.WithAuthorize(admin))
+	mux.Handle("/debug/idempotency", adminsOnly(page))
 
 	_ = guard.Do(context.Background(), "invoice-7", func(context.Context) error { return errors.New("the line went dead") })
 

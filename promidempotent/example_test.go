@@ -17,8 +17,8 @@ import (
 func Example() {
 	metrics := promidempotent.New()
 	memory := memstore.New(memstore.WithObserver(metrics))
-	defer func() { _ = memory.Close() }()
 	guard := idempotent.New(memory, idempotent.WithObserver(metrics))
+	defer func() { _ = memory.Close() }()
 
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics, promidempotent.NewStoreCollector(func() promidempotent.StoreStats {

@@ -21,6 +21,16 @@ func ExampleNew() {
 	fmt.Println(err)
 }
 
+// From one Redis to another, while programs that know the old one still run.
+func Example_moving() {
+	oldClient := redis.NewClient(&redis.Options{Addr: "old.example:6379"})
+	newClient := redis.NewClient(&redis.Options{Addr: "new.example:6379"})
+	store := idempotent.Moving(redisstore.New(oldClient), redisstore.New(newClient))
+
+	err := idempotent.New(store).Do(context.Background(), "order-17", func(context.Context) error { return nil })
+	fmt.Println(err)
+}
+
 func Example() {
 	server, err := miniredis.Run() // in place of a real one
 	if err != nil {
