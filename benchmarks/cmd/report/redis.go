@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -111,7 +112,44 @@ func redisFresh(b *bench) (outcome, error) {
 			where, number(got[0].Median()/1e3), number(got[3].Ratio(got[0]).Median()), number(got[2].Ratio(got[0]).Median()),
 			number(got[5].Ratio(got[0]).Median()), number(got[4].Ratio(got[0]).Median()))
 	}
+	fresh, err := serverTime(ctx, r.client, b.names(b.size(12_000, 256)), func(name string) error { return cycle(ctx, r.ours, name) })
+	if err != nil {
+		return o, err
+	}
+	o.note("the server's processor spends %s µs on a fresh request", number(fresh))
 	return o, nil
+}
+
+// serverTime returns the processor time, in µs, that the server spends on each
+// call, 64 at a time. It is what divides a node's one thread.
+func serverTime(ctx context.Context, client *redis.Client, names []string, call func(name string) error) (float64, error) {
+	before, err := serverProcessor(ctx, client)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := measure.Parallel(64, len(names), measure.Each(func(_, i int) error { return call(names[i]) })); err != nil {
+		return 0, err
+	}
+	after, err := serverProcessor(ctx, client)
+	return (after - before) * 1e6 / float64(len(names)), err
+}
+
+// serverProcessor returns the seconds of processor time that the server has
+// used.
+func serverProcessor(ctx context.Context, client *redis.Client) (float64, error) {
+	info, err := client.InfoMap(ctx, "cpu").Result()
+	if err != nil {
+		return 0, err
+	}
+	var sum float64
+	for _, name := range []string{"used_cpu_sys", "used_cpu_user"} {
+		seconds, err := strconv.ParseFloat(info["CPU"][name], 64)
+		if err != nil {
+			return 0, fmt.Errorf("INFO cpu: %s: %w", name, err)
+		}
+		sum += seconds
+	}
+	return sum, nil
 }
 
 // oneString is the fewest commands with go-redis: what a record of one string
@@ -158,11 +196,8 @@ func redisReplay(b *bench) (outcome, error) {
 		limit           float64
 	}{{64, b.size(15_000, 512), 1.8}, {1, b.size(5000, 100), 1.4}} {
 		b.progress("P13: %d goroutines", at.goroutines)
-		asked := shuffled(recorded)
-		for len(asked) < at.ops {
-			asked = append(asked, asked...)
-		}
-		names := func() []string { return asked[:at.ops] }
+		asked := repeated(recorded, at.ops)
+		names := func() []string { return asked }
 		got, err := b.compare(
 			calls("PING", at.goroutines, names, func(string) error { return r.client.Ping(ctx).Err() }),
 			calls("redisstore", at.goroutines, names, func(name string) error { return replay(ctx, r.ours, name) }),
@@ -191,7 +226,26 @@ func redisReplay(b *bench) (outcome, error) {
 			where, number(got[0].Median()/1e3), number(got[2].Ratio(got[0]).Median()), number(got[3].Ratio(got[0]).Median()),
 			number(got[5].Ratio(got[0]).Median()), number(got[4].Ratio(got[0]).Median()))
 	}
+	names := repeated(recorded, b.size(15_000, 512))
+	replayed, err := serverTime(ctx, r.client, names, func(name string) error { return replay(ctx, r.ours, name) })
+	if err != nil {
+		return o, err
+	}
+	pinged, err := serverTime(ctx, r.client, names, func(string) error { return r.client.Ping(ctx).Err() })
+	if err != nil {
+		return o, err
+	}
+	o.note("the server's processor spends %s µs on a replay, %s µs on a PING", number(replayed), number(pinged))
 	return o, nil
+}
+
+// repeated returns n of the names, in any order, some of them more than once.
+func repeated(names []string, n int) []string {
+	asked := shuffled(names)
+	for len(asked) < n {
+		asked = append(asked, asked...)
+	}
+	return asked[:n]
 }
 
 // redisRoundTrips is P11.
