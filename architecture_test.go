@@ -89,7 +89,8 @@ func TestImportsPointOneWay(t *testing.T) {
 		"storetest":          {module, module + "/internal/model"},
 		"httptestsuite":      {module, module + "/memstore", module + "/storetest"},
 		"storeurl":           {module, module + "/memstore", module + "/redisstore", "github.com/redis/go-redis/v9"},
-		"inspect":            {module},
+		"inspect":            {module, module + "/internal/discreet"},
+		"internal/discreet":  {},
 		"internal/telemetry": {module},
 		"promidempotent":     {module, module + "/internal/telemetry", "github.com/prometheus/client_golang/prometheus"},
 		"otelidempotent": {

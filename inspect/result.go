@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/internal/discreet"
 )
 
 const (
@@ -114,31 +115,12 @@ func newFields(h http.Header) []field {
 	return fields
 }
 
-// newField hides what may be a secret: a field by its name, and the query of an
-// address, where signed links and one-time tokens stand.
 func newField(name, value string) field {
-	if mayBeSecret(name) {
-		return field{Name: name, Value: fmt.Sprintf("hidden, %d bytes", len(value)), Hidden: true}
+	shown, hidden := discreet.Field(name, value)
+	if len(shown) > maxFieldShown {
+		shown = fmt.Sprintf("%s… (%d bytes more)", shown[:maxFieldShown], len(shown)-maxFieldShown)
 	}
-	if before, query, found := strings.Cut(value, "?"); found && slices.Contains(addressFields, http.CanonicalHeaderKey(name)) {
-		return field{Name: name, Value: fmt.Sprintf("%s?… (query hidden, %d bytes)", before, len(query))}
-	}
-	if len(value) > maxFieldShown {
-		value = fmt.Sprintf("%s… (%d bytes more)", value[:maxFieldShown], len(value)-maxFieldShown)
-	}
-	return field{Name: name, Value: value}
-}
-
-var (
-	addressFields = []string{"Location", "Content-Location", "Link", "Refresh"}
-
-	// secretWords are looked for in the names of fields.
-	secretWords = []string{"auth", "cookie", "credential", "csrf", "key", "nonce", "otp", "passw", "secret", "session", "signature", "token", "xsrf"}
-)
-
-func mayBeSecret(name string) bool {
-	name = strings.ToLower(name)
-	return slices.ContainsFunc(secretWords, func(word string) bool { return strings.Contains(name, word) })
+	return field{Name: name, Value: shown, Hidden: hidden}
 }
 
 // newBody shows text as it is and everything else in hex, up to a length.

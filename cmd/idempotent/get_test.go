@@ -64,7 +64,7 @@ func TestGet_JSON(t *testing.T) {
 	require.Equal(t, map[string]any{
 		"kind": "response", "status": 201.0, "bytes": 15.0, "body": "hello \x1b[2Jworld",
 		"header": map[string]any{
-			"Content-Type": []any{"text/plain"}, "Location": []any{"(hidden)"}, "X-Api-Token": []any{"(hidden)"}, "Authorization": []any{"(hidden)"},
+			"Content-Type": []any{"text/plain"}, "Location": []any{"/orders/7"}, "X-Api-Token": []any{"hidden, 6 bytes"}, "Authorization": []any{"hidden, 6 bytes"},
 		},
 	}, got["result"])
 }

@@ -6,11 +6,11 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
 
 	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/internal/discreet"
 )
 
 // resultFlags say how much of a recorded result is shown.
@@ -61,9 +61,9 @@ func (r *resultFlags) view(e idempotent.Entry) resultView {
 	}
 	body := []byte(result.Text)
 	if !r.secrets {
-		for name := range v.Header {
-			if !plain(name) {
-				v.Header[name] = []string{"(hidden)"}
+		for name, values := range v.Header {
+			for i, value := range values {
+				values[i], _ = discreet.Field(name, value)
 			}
 		}
 	}
@@ -90,18 +90,6 @@ func capped(body []byte, most int) string {
 		return string(body)
 	}
 	return printable(string(body), '\n', '\t')
-}
-
-// plain reports whether a header field is known to carry no secret. What is not
-// known may: programs name the fields of their tokens themselves.
-func plain(name string) bool {
-	switch http.CanonicalHeaderKey(name) {
-	case "Content-Type", "Content-Length", "Content-Encoding", "Content-Language", "Content-Disposition", "Content-Range",
-		"Cache-Control", "Date", "Etag", "Expires", "Last-Modified", "Vary", "Retry-After", "Allow", "Age", "Accept-Ranges",
-		"X-Content-Type-Options", "X-Frame-Options", "Referrer-Policy", "Preference-Applied":
-		return true
-	}
-	return strings.HasPrefix(http.CanonicalHeaderKey(name), "Access-Control-")
 }
 
 // writeResult writes a result behind its entry.
