@@ -79,11 +79,13 @@ func (r reading) rank() int {
 	return 3
 }
 
-// merge returns what both readings say together. Of two outcomes new's stands:
-// they differ only where new was taken over by the version that uses it alone.
+// merge returns what both readings say together. Of two that say as much old's
+// stands where both are of one execution, as it did before new had its own.
+// Otherwise new's does: they differ only where new was taken over by the version
+// that uses it alone.
 func merge(old, new reading) reading {
 	r := new
-	if old.rank() > new.rank() {
+	if old.rank() > new.rank() || old.rank() == new.rank() && old.entry.Owner == new.entry.Owner {
 		r = old
 	}
 	r.entry.Fence = max(old.entry.Fence, new.entry.Fence)
@@ -150,9 +152,14 @@ func (m *moving) undo(ctx context.Context, key, owner string, why error) error {
 }
 
 // Renew renews both claims, also where one store fails: the other one's claim
-// need not lapse with it.
+// need not lapse with it. Where old has been taken over new is left alone, so
+// that who took old over is not kept from new.
 func (m *moving) Renew(ctx context.Context, key, owner string, lease time.Duration) error {
-	return eitherLost(m.old.Renew(ctx, key, owner, lease), m.new.Renew(ctx, key, owner, lease))
+	err := m.old.Renew(ctx, key, owner, lease)
+	if errors.Is(err, ErrLost) {
+		return err
+	}
+	return eitherLost(err, m.new.Renew(ctx, key, owner, lease))
 }
 
 // Complete records the outcome in old, and in new unless somebody else has old:

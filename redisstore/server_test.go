@@ -267,6 +267,10 @@ func TestC020_Unreadable(t *testing.T) {
 			delete(all, "ping")
 			remove := all["delete"]
 			delete(all, "delete")
+			delete(all, "list") // it names the record
+			page, err := s.List(ctx, idempotent.ListQuery{})
+			require.NoError(t, err)
+			require.Equal(t, idempotent.Page{Corrupt: []string{"k"}}, page)
 			for name, f := range all {
 				requireOnly(t, f(ctx), c.want)
 				require.Equal(t, before, client.HGetAll(ctx, prefix+"k").Val(), name)

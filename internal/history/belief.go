@@ -131,9 +131,17 @@ func (b belief) after(c call, r reply, l licence) (next []belief) {
 			n.learn(r.Entry)
 		}
 		next = append(next, n)
+		if l.lags && looked(c.event) && b.early.Entry.Status != "" && n.early.Entry.Status == "" {
+			// It was seen to be over, and nothing was changed: a decision of an
+			// earlier moment, on the entry as it was then, may still be seen.
+			next = append(next, b)
+		}
 	}
 	return next
 }
+
+// looked reports whether e changes nothing where the entry is over.
+func looked(e model.Event) bool { return e.Op == model.Load || e.Op == model.Renew }
 
 // view is a belief together with one reading of the entry, and when the store
 // may have read it so.

@@ -3,7 +3,9 @@ package waitroom_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,11 +67,14 @@ func (b *backend) claim(key string, lease time.Duration) {
 
 func (b *backend) end(key string) { b.claim(key, 0) }
 
-func (b *backend) count() int {
+// looked returns when b was looked at.
+func (b *backend) looked() []time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.looks)
+	return slices.Clone(b.looks)
 }
+
+func (b *backend) count() int { return len(b.looked()) }
 
 // told is what a waiter was told, and when.
 type told struct {
@@ -129,8 +134,9 @@ func TestPolling(t *testing.T) {
 		b.end("k")
 		require.LessOrEqual(t, (<-answer).after, 10*time.Second+r.Most)
 		pause := r.First
-		for i, at := range b.looks[1:] {
-			gap := at - b.looks[i]
+		looks := b.looked()
+		for i, at := range looks[1:] {
+			gap := at - looks[i]
 			require.LessOrEqual(t, gap, pause)
 			require.GreaterOrEqual(t, gap, pause/2)
 			pause = min(2*pause, r.Most)
@@ -342,24 +348,27 @@ func TestIdle(t *testing.T) {
 func TestListenAgain(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, b *backend, r *waitroom.Room) {
-		var tried []time.Time
-		works, least := false, time.Duration(0)
+		var tries, last atomic.Int64 // how often it was tried, and when last
+		var works atomic.Bool
+		var least atomic.Int64
 		r.Listen = func(_ context.Context, h waitroom.Heard) time.Duration {
-			tried = append(tried, time.Now())
-			if works {
+			last.Store(time.Now().UnixNano())
+			tries.Add(1)
+			if works.Load() {
 				h.Ready()
 			}
-			return least
+			return time.Duration(least.Load())
 		}
 		b.claim("k", time.Hour)
 		answer := wait(t.Context(), r, "k")
 		gap := func() time.Duration {
 			synctest.Wait()
-			for n := len(tried); len(tried) == n; {
+			before := last.Load()
+			for n := tries.Load(); tries.Load() == n; {
 				time.Sleep(time.Millisecond)
 				synctest.Wait()
 			}
-			return tried[len(tried)-1].Sub(tried[len(tried)-2])
+			return time.Duration(last.Load() - before)
 		}
 		for pause := 100 * time.Millisecond; pause < 10*time.Second; pause *= 2 {
 			bound := min(pause, 5*time.Second)
@@ -367,11 +376,12 @@ func TestListenAgain(t *testing.T) {
 			require.LessOrEqual(t, got, bound)
 			require.GreaterOrEqual(t, got, bound/2)
 		}
-		works = true
+		works.Store(true)
 		gap()
 		require.LessOrEqual(t, gap(), 100*time.Millisecond)
 		require.False(t, r.Told(), "it has ended")
-		works, least = false, time.Minute
+		works.Store(false)
+		least.Store(int64(time.Minute))
 		gap()
 		require.GreaterOrEqual(t, gap(), 30*time.Second)
 		b.end("k")
