@@ -26,8 +26,8 @@ func growthInMemory(b *bench) ([]figure, error) {
 	cost := figure{
 		file: "entries", title: "memstore: cost of a call against entries", x: "entries", y: "ns", logX: true, logY: true,
 		lines: newLines("claim and complete", "replay"),
-		words: "Random keys, one goroutine; one round at 5 M, three at 1 M. The algorithm does not care how many entries there are; the memory does: with each step fewer of the map's nodes are in the processor's caches, " +
-			"and the trie has one level more for each sixteenfold, so the lines rise slowly and by no more than the misses cost.",
+		words: "Random keys, one goroutine; one round at 5 M, three at 1 M. The trie has one level more for each sixteenfold, and a random key finds fewer of the map's nodes, of the slots " +
+			"and of the texts of keys in the processor's caches. A replay does little else, so its line rises more; how much of that is levels and how much is misses was not measured.",
 	}
 	collection := figure{
 		file: "gc", title: "memstore: garbage collection against entries", x: "entries", y: "ms", logX: true, logY: true,
