@@ -2,12 +2,13 @@ package echoguard_test
 
 import (
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"testing"
 
-	"github.com/labstack/echo/v4"
-	"github.com/labstack/echo/v4/middleware"
+	"github.com/labstack/echo/v5"
+	"github.com/labstack/echo/v5/middleware"
 
 	echoguard "github.com/idempotent-go/idempotent/adapters/echo"
 	"github.com/idempotent-go/idempotent/httptestsuite"
@@ -15,7 +16,7 @@ import (
 
 // operate is the operation of the suite as a handler of echo.
 func operate(app httptestsuite.App) echo.HandlerFunc {
-	return func(c echo.Context) error {
+	return func(c *echo.Context) error {
 		body, err := io.ReadAll(c.Request().Body)
 		if err != nil {
 			return echo.ErrBadRequest
@@ -26,7 +27,11 @@ func operate(app httptestsuite.App) echo.HandlerFunc {
 		}
 		if len(reply.Hints) > 0 {
 			// Echo's own writer would take it for the final status.
-			w := c.Response().Writer
+			response, err := echo.UnwrapResponse(c.Response())
+			if err != nil {
+				return err
+			}
+			w := response.ResponseWriter
 			w.Header()["Link"] = reply.Hints
 			w.WriteHeader(http.StatusEarlyHints)
 			w.Header().Del("Link")
@@ -35,11 +40,13 @@ func operate(app httptestsuite.App) echo.HandlerFunc {
 		defer maps.Copy(c.Response().Header(), reply.Trailer)
 		switch {
 		case reply.Returned:
-			return echo.NewHTTPError(reply.Status)
+			return echo.NewHTTPError(reply.Status, "")
 		case reply.Rest != nil:
 			c.Response().WriteHeader(reply.Status)
 			_, _ = io.WriteString(c.Response(), reply.Body)
-			c.Response().Flush()
+			if err := http.NewResponseController(c.Response()).Flush(); err != nil {
+				return err
+			}
 			_, err = io.WriteString(c.Response(), reply.Rest())
 			return err
 		case reply.Body == "":
@@ -51,7 +58,7 @@ func operate(app httptestsuite.App) echo.HandlerFunc {
 
 func outside(app httptestsuite.App) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
+		return func(c *echo.Context) error {
 			app.Outside(c.Response().Header().Set)
 			return next(c)
 		}
@@ -60,7 +67,7 @@ func outside(app httptestsuite.App) echo.MiddlewareFunc {
 
 func newEcho() *echo.Echo {
 	e := echo.New()
-	e.Logger.SetOutput(io.Discard)
+	e.Logger = slog.New(slog.DiscardHandler)
 	e.Use(middleware.Recover())
 	return e
 }

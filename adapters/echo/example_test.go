@@ -7,11 +7,12 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/labstack/echo/v4"
-	"github.com/labstack/echo/v4/middleware"
+	"github.com/labstack/echo/v5"
+	"github.com/labstack/echo/v5/middleware"
 
 	"github.com/idempotent-go/idempotent"
 	echoguard "github.com/idempotent-go/idempotent/adapters/echo"
@@ -27,7 +28,7 @@ func Example() {
 	n := 0
 	e := echo.New()
 	e.Use(middleware.Recover())
-	e.POST("/orders/:id", func(c echo.Context) error {
+	e.POST("/orders/:id", func(c *echo.Context) error {
 		n++
 		return c.String(http.StatusCreated, fmt.Sprintf("order %s, run %d", c.Param("id"), n))
 	}, echoguard.Middleware(guard, principal))
@@ -59,9 +60,9 @@ func newGuard(t *testing.T) *idempotent.Guard {
 // An error that even the error handler leaves alone is no success.
 func TestErrorWithoutAnAnswer(t *testing.T) {
 	e := newEcho()
-	e.HTTPErrorHandler = func(error, echo.Context) {}
+	e.HTTPErrorHandler = func(*echo.Context, error) {}
 	runs := 0
-	e.POST("/orders/:id", func(echo.Context) error {
+	e.POST("/orders/:id", func(*echo.Context) error {
 		runs++
 		return errors.New("half-way")
 	}, echoguard.Middleware(newGuard(t), idempotent.Anonymous))
@@ -80,18 +81,22 @@ func TestLayersOutside(t *testing.T) {
 	var seen []string
 	e := newEcho()
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			response, request, hooks := c.Response(), c.Request(), 0
+		return func(c *echo.Context) error {
+			request, hooks := c.Request(), 0
+			response, err := echo.UnwrapResponse(c.Response())
+			if err != nil {
+				t.Fatal(err)
+			}
 			response.Before(func() { hooks++ })
-			err := next(c)
-			if c.Response() != response || c.Request() != request {
+			err = next(c)
+			if c.Response() != http.ResponseWriter(response) || c.Request() != request {
 				t.Error("a layer outside does not get back its response and request")
 			}
 			seen = append(seen, fmt.Sprint(response.Status, " ", response.Size, " ", hooks, " ", err))
 			return err
 		}
 	})
-	e.POST("/orders/:id", func(c echo.Context) error {
+	e.POST("/orders/:id", func(c *echo.Context) error {
 		return echo.NewHTTPError(http.StatusPaymentRequired, "no")
 	}, echoguard.Middleware(newGuard(t), idempotent.Anonymous))
 	for range 2 {
@@ -102,18 +107,94 @@ func TestLayersOutside(t *testing.T) {
 	}
 }
 
+// On a panic, too: Recover, and the HTTPErrorHandler after it, find their own.
+func TestLayersOutsideOnPanic(t *testing.T) {
+	e := newEcho()
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			response, request := c.Response(), c.Request()
+			defer func() {
+				if c.Response() != response || c.Request() != request {
+					t.Error("a layer outside does not get back its response and request")
+				}
+			}()
+			return next(c)
+		}
+	})
+	e.POST("/orders/:id", func(*echo.Context) error { panic("half-way") }, echoguard.Middleware(newGuard(t), idempotent.Anonymous))
+	if w := post(e); w.Code != http.StatusInternalServerError {
+		t.Errorf("got %d; want 500", w.Code)
+	}
+}
+
+// statusWriter notes every status, interim ones included.
+type statusWriter struct {
+	http.ResponseWriter
+	statuses []int
+}
+
+func (w *statusWriter) WriteHeader(status int) { w.statuses = append(w.statuses, status) }
+
+// transparentWriter can be looked behind; opaqueWriter cannot, nor be compared.
+type (
+	transparentWriter struct{ http.ResponseWriter }
+	opaqueWriter      struct {
+		http.ResponseWriter
+		_ []byte
+	}
+)
+
+func (w transparentWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// A layer outside may have put a response of its own in the place of echo's:
+// interim answers pass it by, and no other answer.
+func TestResponseOfALayerOutside(t *testing.T) {
+	for name, test := range map[string]struct {
+		wrap     func(w http.ResponseWriter) http.ResponseWriter
+		statuses []int
+	}{
+		"transparent": {func(w http.ResponseWriter) http.ResponseWriter { return transparentWriter{w} }, []int{http.StatusEarlyHints, http.StatusAccepted}},
+		"opaque":      {func(w http.ResponseWriter) http.ResponseWriter { return opaqueWriter{ResponseWriter: w} }, []int{http.StatusAccepted}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEcho()
+			e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+				return func(c *echo.Context) error {
+					c.SetResponse(test.wrap(c.Response()))
+					return next(c)
+				}
+			})
+			e.POST("/orders/:id", func(c *echo.Context) error {
+				response, err := echo.UnwrapResponse(c.Response())
+				if err != nil {
+					return err
+				}
+				response.ResponseWriter.WriteHeader(http.StatusEarlyHints)
+				return c.NoContent(http.StatusAccepted)
+			}, echoguard.Middleware(newGuard(t), idempotent.Anonymous))
+			w := &statusWriter{ResponseWriter: httptest.NewRecorder()}
+			r := httptest.NewRequest(http.MethodPost, "/orders/7", nil)
+			r.Header.Set("Idempotency-Key", "one-per-order")
+			e.ServeHTTP(w, r)
+			if !slices.Equal(w.statuses, test.statuses) {
+				t.Errorf("sent %v; want %v", w.statuses, test.statuses)
+			}
+		})
+	}
+}
+
 // An error of a request that is not protected is returned.
 func TestNotProtected(t *testing.T) {
 	var got error
 	e := newEcho()
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
+		return func(c *echo.Context) error {
 			got = next(c)
 			return got
 		}
 	})
-	want := echo.NewHTTPError(http.StatusTeapot)
-	e.GET("/orders", func(echo.Context) error { return want }, echoguard.Middleware(newGuard(t), idempotent.Anonymous))
+	want := echo.NewHTTPError(http.StatusTeapot, "")
+	e.GET("/orders", func(*echo.Context) error { return want }, echoguard.Middleware(newGuard(t), idempotent.Anonymous))
 	e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/orders", nil))
 	if got != error(want) {
 		t.Errorf("got %v; want the handler's error", got)
