@@ -22,6 +22,20 @@ func prefersAsync(r *http.Request) bool {
 	return ok
 }
 
+// Synchronous marks a handler that must have returned before the middleware
+// around it does, such as one of a router that uses its contexts again for other
+// requests: "Prefer: respond-async" is ignored for it, which RFC 7240 allows. An
+// adapter for such a router wraps what it gives to the result of
+// [Guard.Middleware]. Synchronous panics where h is nil.
+func Synchronous(h http.Handler) http.Handler {
+	if h == nil {
+		panic("idempotent: Synchronous: the handler is nil")
+	}
+	return synchronous{h}
+}
+
+type synchronous struct{ http.Handler }
+
 // asyncRun is a request on its way through the guard in a goroutine of its own.
 type asyncRun struct {
 	*exchange

@@ -52,7 +52,8 @@ func (g *Guard) Middleware(principal PrincipalFunc, opts ...HTTPOption) func(htt
 		if next == nil {
 			panic("idempotent: Middleware: the next handler is nil")
 		}
-		return &handler{middleware: m, next: next}
+		_, bound := next.(synchronous)
+		return &handler{middleware: m, next: next, mayLeave: m.statusURL != "" && !bound}
 	}
 }
 
@@ -113,7 +114,8 @@ type middleware struct {
 
 type handler struct {
 	*middleware
-	next http.Handler
+	next     http.Handler
+	mayLeave bool // a client may be answered before the end
 }
 
 // ServeHTTP turns a request into a call of [Guard.Run] and its outcome into an
@@ -137,7 +139,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	wait, preferred := h.waitOf(r)
 	x.call.wait, x.call.waiters = wait, h.waiters
 	x.call.detached = !h.cancelOnDisconnect
-	if h.statusURL != "" && prefersAsync(r) && x.async(preferred) {
+	if h.mayLeave && prefersAsync(r) && x.async(preferred) {
 		return
 	}
 	rec, replayed, err := h.guard.run(r.Context(), x.name, x, &x.call)

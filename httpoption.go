@@ -199,8 +199,8 @@ func WithCancelOnDisconnect() HTTPOption {
 // WithStatusURL lets clients ask for an answer before the end of the operation,
 // by "Prefer: respond-async" (RFC 7240): they get 202 with a Location that says
 // what became of it. base is the URL of [Guard.StatusHandler] as clients see
-// it, such as "/operations"; it may be absolute. Without this option the
-// preference is ignored.
+// it, such as "/operations"; it may be absolute. Without this option, and
+// for a handler that is [Synchronous], the preference is ignored.
 //
 // The refusals and replays that need no run are answered as ever, and a
 // duplicate of a running request gets 202 instead of 409. With

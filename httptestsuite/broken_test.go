@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync"
 
 	"github.com/idempotent-go/idempotent"
 )
@@ -42,6 +43,55 @@ func changedRequest(change func(r *http.Request)) func(App) http.Handler {
 func withOptions(more ...idempotent.HTTPOption) func(App) http.Handler {
 	return func(app App) http.Handler { return app.Layer(app.guarded(app.Handler(), more...)) }
 }
+
+// reusing is an adapter of a framework whose contexts are used again when a
+// request has been served, and which does not say so.
+func reusing(app App) http.Handler {
+	var mu sync.Mutex
+	var free []*reused
+	operate := app.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := r.Context().Value(reusedKey{}).(*reused)
+		c.use(w)
+		app.Handler().ServeHTTP(c, r)
+	}))
+	return app.Layer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		c := &reused{}
+		if n := len(free); n > 0 {
+			c, free = free[n-1], free[:n-1]
+		}
+		mu.Unlock()
+		operate.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), reusedKey{}, c)))
+		mu.Lock()
+		free = append(free, c)
+		mu.Unlock()
+	}))
+}
+
+type reusedKey struct{}
+
+// reused is the context of such a framework: it writes to whoever has it now.
+type reused struct {
+	mu sync.Mutex
+	w  http.ResponseWriter
+}
+
+func (c *reused) use(w http.ResponseWriter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.w = w
+}
+
+func (c *reused) now() http.ResponseWriter {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.w
+}
+
+func (c *reused) Header() http.Header         { return c.now().Header() }
+func (c *reused) WriteHeader(status int)      { c.now().WriteHeader(status) }
+func (c *reused) Write(b []byte) (int, error) { return c.now().Write(b) }
+func (c *reused) Unwrap() http.ResponseWriter { return c.now() }
 
 // changedAnswer is a good adapter whose answers are changed on their way out.
 func changedAnswer(change func(status int, h http.Header) int) func(App) http.Handler {
@@ -456,6 +506,11 @@ var brokenAdapters = []brokenAdapter{
 			return idempotent.ClassRelease
 		})),
 		caughtBy: []string{"B55_Success", "B56_DefiniteFailure", "B58_ServerErrors", "B35_SimultaneousRequests"},
+	},
+	{
+		name:     "goes on with what others use by now",
+		serve:    reusing,
+		caughtBy: []string{"B40_RespondAsync"},
 	},
 	{
 		name: "gives one trace to all",

@@ -2,6 +2,7 @@ package httptestsuite
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -113,6 +114,45 @@ var flightCases = []testCase{
 			held.open()
 			c.replayOf(first.wait(), second.wait())
 			c.ran(1)
+		},
+	},
+	{
+		name: "B40_RespondAsync",
+		why:  "An operation whose client has left goes on with its own request while others come: an adapter whose framework uses requests again is idempotent.Synchronous.",
+		run: func(c *trial) {
+			var held *gate
+			c.serve(setup{
+				options: []idempotent.HTTPOption{idempotent.WithStatusURL("/operations")},
+				operate: func(context.Context, []byte) Reply {
+					reply := c.created()
+					if reply.Body == "run 1" {
+						held.pass()
+					}
+					return reply
+				},
+			})
+			held = c.gate()
+			first := c.begin(request{key: "k", fields: []string{"Prefer", "respond-async"}})
+			c.reached(held)
+			const others = 50
+			for i := range others {
+				if a := c.post(fmt.Sprint("other-", i)); a.status != http.StatusCreated || a.body != fmt.Sprint("run ", i+2) {
+					c.Fatalf("got %v; want 201 and run %d", a, i+2)
+				}
+			}
+			held.open()
+			if a := first.wait(); a.status != http.StatusAccepted {
+				c.fresh(a, http.StatusCreated)
+			}
+			var repeat answer
+			c.until("the outcome is recorded", func() bool {
+				repeat = c.post("k")
+				return repeat.status != http.StatusConflict
+			})
+			if repeat.status != http.StatusCreated || !repeat.replayed() || repeat.body != "run 1" {
+				c.Fatalf("the repeat got %v; want the replay of 201 and run 1", repeat)
+			}
+			c.ran(others + 1)
 		},
 	},
 	{

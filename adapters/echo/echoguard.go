@@ -19,12 +19,12 @@ func Middleware(g *idempotent.Guard, principal idempotent.PrincipalFunc, opts ..
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) (err error) {
 			outer := &outerWriter{c.Response()}
-			protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			protect(idempotent.Synchronous(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if w == http.ResponseWriter(outer) { // not protected
 					w = nil
 				}
 				err = run(c, w, r, next)
-			})).ServeHTTP(outer, c.Request())
+			}))).ServeHTTP(outer, c.Request())
 			return err
 		}
 	}

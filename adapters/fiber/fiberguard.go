@@ -31,7 +31,7 @@ func Middleware(g *idempotent.Guard, principal idempotent.PrincipalFunc, opts ..
 		}
 		outer := &writer{response: c.Response(), header: fields(c.Response())}
 		body := r.Body
-		protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		protect(idempotent.Synchronous(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if c.Request().IsBodyStream() && r.Body != body {
 				// The guard has read it.
 				var content []byte
@@ -45,7 +45,7 @@ func Middleware(g *idempotent.Guard, principal idempotent.PrincipalFunc, opts ..
 				return
 			}
 			run(c, w, r)
-		})).ServeHTTP(outer, r)
+		}))).ServeHTTP(outer, r)
 		return err
 	}
 }

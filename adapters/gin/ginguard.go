@@ -23,13 +23,13 @@ func Middleware(g *idempotent.Guard, principal idempotent.PrincipalFunc, opts ..
 	return func(c *gin.Context) {
 		ran := false
 		outer := &outerWriter{c.Writer}
-		protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		protect(idempotent.Synchronous(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ran = true
 			if w == http.ResponseWriter(outer) { // not protected
 				w = nil
 			}
 			run(c, w, r)
-		})).ServeHTTP(outer, c.Request)
+		}))).ServeHTTP(outer, c.Request)
 		if !ran {
 			c.Abort()
 		}
