@@ -265,9 +265,9 @@ func (g *Guard) stepIn(ctx context.Context, bounded *lateContext, name, key stri
 func (g *Guard) sorted(ctx context.Context, name, key string, start time.Time, err error) error {
 	if err == nil || definite(err) {
 		g.log.answered(ctx)
-		if err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrInvalid) {
-			// Whoever operates the store must know: it is full, closed, or has
-			// what nobody can read. A lost claim has an event of its own.
+		if errors.Is(err, ErrFull) || errors.Is(err, ErrClosed) || errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNewerFormat) {
+			// Whoever operates the store must know. What else is definite, such as
+			// a lost claim, has an event of its own.
 			g.log.tell(ctx, Event{Kind: EventStoreError, Key: key, Took: time.Since(start), Err: asStoreError(name, err)})
 		}
 		return err
