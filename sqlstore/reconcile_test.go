@@ -267,7 +267,7 @@ func TestReconcile_SeveralAtOnce(t *testing.T) {
 					settled[e.Key] = append(settled[e.Key], name)
 				}
 			})
-			g := idempotent.New(newStore(t, db, d.Kind), idempotent.WithObserver(observer))
+			g := idempotent.New(newStore(t, db, d.Kind), idempotent.WithObserver(observer), idempotent.WithStoreTimeout(20*time.Second))
 			stops = append(stops, reconcile(t, s, g, func(context.Context, sqlstore.Unknown) (idempotent.Class, string, error) {
 				return idempotent.ClassSuccess, name, nil
 			}, soon(), sqlstore.WithReconcileErrors(func(_ context.Context, _ sqlstore.Unknown, err error) { t.Error(err) })))
