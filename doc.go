@@ -203,12 +203,15 @@
 //
 // Package inspect is a page for the people who do: what runs, which outcomes are
 // unknown, what one key's repeats get, and the decisions that only people can
-// make. [List] lists the entries of a store, [DecodeResult] reads what was
+// make. cmd/idempotent, a module of its own, is a command line that does so too.
+// [List] lists the entries of a store, [DecodeResult] reads what was
 // recorded, [Guard.Resolve] settles an unknown outcome.
 //
 // # Other stores
 //
 // [Tiered] answers repeats from copies in a near store and claims in a far one.
-// Package storeurl opens the store that a URL names. memstore.WithSnapshot keeps
+// [Moving] claims in two stores while a program moves from one to the other.
+// Package sealed, a module of its own, encrypts and compresses what any store
+// records. Package storeurl opens the store that a URL names. memstore.WithSnapshot keeps
 // what is known across an orderly restart.
 package idempotent
