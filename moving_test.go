@@ -123,6 +123,26 @@ func TestMoving_TwoOutcomes(t *testing.T) {
 	require.Equal(t, "result", e.Result)
 }
 
+// What is told between the two steps of a completion is told after them, too.
+func TestMoving_OneReading(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		old, new := tierMem(t), tierMem(t)
+		s := idempotent.Moving(old, new)
+		_, claimed, err := s.Claim(t.Context(), "k", tierClaim)
+		require.NoError(t, err)
+		require.True(t, claimed)
+		require.NoError(t, old.Complete(t.Context(), "k", "owner", tierOutcome))
+		between, _, err := s.Load(t.Context(), "k")
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.NoError(t, new.Complete(t.Context(), "k", "owner", tierOutcome))
+		after, _, err := s.Load(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, between, after)
+	})
+}
+
 // The fence is the larger of both, in every answer and after the end.
 func TestMoving_Fence(t *testing.T) {
 	t.Parallel()
