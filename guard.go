@@ -139,7 +139,7 @@ func (g *Guard) run(ctx context.Context, key string, op work, c *call) (rec Reco
 			if err != nil {
 				return Record{Claimed: e.Claimed}, false, err
 			}
-			if found == free || (g.takeOver && abandoned(e)) {
+			if found == free || (g.takeOver && e.Abandoned()) {
 				continue
 			}
 			seen = time.Now()
@@ -239,7 +239,7 @@ func (g *Guard) load(ctx context.Context, key string) (e Entry, found bool, err 
 // look loads key for a guard that makes no new claims.
 func (g *Guard) look(ctx context.Context, key string, c *call) (e Entry, err error) {
 	e, ok, err := g.load(ctx, key)
-	if err == nil && (!ok || g.takeOver && abandoned(e) && e.Fingerprint == c.fingerprint) {
+	if err == nil && (!ok || g.takeOver && e.Abandoned() && e.Fingerprint == c.fingerprint) {
 		// Another instance can run it.
 		err = fmt.Errorf("%w: the guard is draining", ErrClosed)
 	}
@@ -299,10 +299,6 @@ func asStoreError(name string, err error) error {
 	return &StoreError{Op: name, Err: err}
 }
 
-// abandoned reports whether e is the reading of a lapsed claim. A recorded
-// outcome always has a result, if only noResult.
-func abandoned(e Entry) bool { return e.Status == Failed && e.Unknown && e.Result == "" }
-
 // answer tells a caller what the entry of somebody else says, as seen at a
 // time.
 func (g *Guard) answer(ctx context.Context, e Entry, seen time.Time, c *call) (Record, bool, error) {
@@ -319,7 +315,7 @@ func (g *Guard) answer(ctx context.Context, e Entry, seen time.Time, c *call) (R
 		event.Kind, err = EventKeyReused, ErrKeyReused
 	case e.Status == Pending:
 		event.Kind, err = EventInFlight, g.inFlight(e)
-	case abandoned(e):
+	case e.Abandoned():
 		event.Kind, err = EventAbandoned, ErrOutcomeUnknown
 	default:
 		event.Kind, replayed = EventReplayed, true

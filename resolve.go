@@ -59,7 +59,7 @@ func (g *Guard) Resolve(ctx context.Context, key, owner string, c Class, result 
 		// recorded unknown outcome can be freed whoever claimed it.
 		outcome = g.outcome(ClassUnknown, noResult, e.Fingerprint)
 	}
-	if c != ClassRelease || abandoned(e) {
+	if c != ClassRelease || e.Abandoned() {
 		err = g.step(ctx, "complete", key, g.storeTimeout, func(ctx context.Context) error {
 			return g.store.Complete(ctx, key, owner, outcome)
 		})

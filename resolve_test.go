@@ -213,3 +213,22 @@ func TestTakeOver(t *testing.T) {
 		})
 	}
 }
+
+// An outcome that was recorded as unknown is no abandoned claim, although both
+// read as failed and unknown.
+func TestEntry_Abandoned(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		entry idempotent.Entry
+		want  bool
+	}{
+		{idempotent.Entry{}, false},
+		{idempotent.Entry{Status: idempotent.Pending}, false},
+		{idempotent.Entry{Status: idempotent.Success}, false},
+		{idempotent.Entry{Status: idempotent.Failed}, false},
+		{idempotent.Entry{Status: idempotent.Failed, Unknown: true, Result: "r"}, false},
+		{idempotent.Entry{Status: idempotent.Failed, Unknown: true}, true},
+	} {
+		require.Equal(t, c.want, c.entry.Abandoned(), "%+v", c.entry)
+	}
+}

@@ -36,7 +36,7 @@ type Result struct {
 // encoding is read as that. The error wraps [ErrCorrupt] or [ErrNewerFormat].
 func DecodeResult(e Entry) (Result, error) {
 	switch {
-	case e.Status == Pending, abandoned(e), e.Result == noResult:
+	case e.Status == Pending, e.Abandoned(), e.Result == noResult:
 		return Result{Encoding: ResultNone}, nil
 	case e.Result == "":
 		return Result{Encoding: ResultText}, nil

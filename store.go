@@ -38,6 +38,11 @@ type Entry struct {
 	Fence       int64     // grows with every claim of the key; pass it to systems that can compare it
 }
 
+// Abandoned reports whether e is the reading of a claim that lapsed before an
+// outcome was recorded. An outcome that was recorded as unknown is none: a guard
+// gives it a result, if only one that says that there is none.
+func (e Entry) Abandoned() bool { return e.Status == Failed && e.Unknown && e.Result == "" }
+
 // Claim asks for a key.
 type Claim struct {
 	Owner       string        // random, one per execution

@@ -73,7 +73,7 @@ func (i *inspector) entry(w http.ResponseWriter, r *http.Request) {
 // read fills the page with an entry.
 func (p *entryPage) read(e idempotent.Entry, done action) {
 	p.Entry, p.State, p.Result, p.Owner = e, stateOf(&e), newResult(e), encodeText(e.Owner)
-	p.Abandoned = abandoned(e)
+	p.Abandoned = e.Abandoned()
 	p.TakenOver = p.State == running && e.Timestamp.After(e.Claimed)
 	switch p.State {
 	case unknown:

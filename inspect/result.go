@@ -92,17 +92,13 @@ func saysWithout(e idempotent.Entry) string {
 	switch {
 	case e.Status == idempotent.Pending:
 		return "Repeats are told that the operation is in flight, or wait for it."
-	case abandoned(e):
+	case e.Abandoned():
 		return "Repeats are told that the outcome is unknown."
 	case e.Unknown:
 		return "Repeats are told that the operation was aborted and its outcome is unknown."
 	}
 	return "Repeats are told that the result is not available."
 }
-
-// abandoned reports whether e is a claim whose lease lapsed: a recorded outcome
-// always has a result, if only one that says "none".
-func abandoned(e idempotent.Entry) bool { return e.Unknown && e.Result == "" }
 
 func newFields(h http.Header) []field {
 	var fields []field

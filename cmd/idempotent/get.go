@@ -53,7 +53,7 @@ func setupGet(flags *flag.FlagSet) action {
 				Abandoned   bool        `json:"abandoned,omitempty"`
 				ResultBytes int         `json:"result_bytes"`
 				Result      *resultView `json:"result,omitempty"`
-			}{view(e), abandoned(e), len(e.Result), result})
+			}{view(e), e.Abandoned(), len(e.Result), result})
 		}
 		s.writeEntry(e, time.Now())
 		if result != nil {
@@ -62,10 +62,6 @@ func setupGet(flags *flag.FlagSet) action {
 		return nil
 	}
 }
-
-// abandoned reports whether a loaded entry is the reading of a claim that
-// lapsed: a recorded outcome always has a result.
-func abandoned(e idempotent.Entry) bool { return stateOf(e) == stateUnknown && e.Result == "" }
 
 // writeEntry writes what is known of e, a line for each thing.
 func (s *session) writeEntry(e idempotent.Entry, now time.Time) {
@@ -82,7 +78,7 @@ func (s *session) writeEntry(e idempotent.Entry, now time.Time) {
 	line("key", printable(e.Key))
 	line("log key", idempotent.LogKey(e.Key))
 	switch {
-	case abandoned(e):
+	case e.Abandoned():
 		line("state", "unknown: abandoned, its lease ended without an outcome")
 	case state == stateUnknown:
 		line("state", "unknown: the operation may have happened")

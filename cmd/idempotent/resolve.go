@@ -136,7 +136,7 @@ func retentions(d time.Duration) ([]idempotent.Option, error) {
 
 func settleQuestion(e idempotent.Entry, as string) string {
 	text := fmt.Sprintf("The outcome of %s is unknown since %s ago. ", printable(e.Key), duration(time.Since(e.Timestamp)))
-	if abandoned(e) {
+	if e.Abandoned() {
 		text = fmt.Sprintf("%s was abandoned %s ago: settle it only if the process that ran it is dead. ", printable(e.Key), duration(time.Since(e.Timestamp)))
 	}
 	switch as {

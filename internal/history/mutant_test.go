@@ -76,10 +76,6 @@ func (m mutant) held(ctx context.Context, key string) idempotent.Entry {
 // clear removes the key.
 func (m mutant) clear(ctx context.Context, key string) { _ = idempotent.Delete(ctx, m.Store, key) }
 
-// abandoned reports whether e may be the reading of a lapsed claim: an unknown
-// outcome without a result looks the same.
-func abandoned(e idempotent.Entry) bool { return e.Unknown && e.Result == "" }
-
 // on plants p in one method.
 func on(op model.Op, p plant) plant {
 	return func(m mutant, ctx context.Context, e model.Event) model.Answer {
@@ -152,24 +148,24 @@ var mutants = []struct {
 		return held.Status == idempotent.Success
 	}))},
 	{"a lapsed claim is free", on(model.Claim, asAbsent(func(held idempotent.Entry, e model.Event) bool {
-		return abandoned(held) && held.Owner != e.Claim.Owner
+		return held.Abandoned() && held.Owner != e.Claim.Owner
 	}))},
 	{"a lapse is read as absent", on(model.Load, func(m mutant, ctx context.Context, e model.Event) model.Answer {
 		a := m.pass(ctx, e)
-		if abandoned(a.Entry) {
+		if a.Entry.Abandoned() {
 			return model.Answer{}
 		}
 		return a
 	})},
 	{"a lapse is read as pending", on(model.Load, retold(func(e *idempotent.Entry) {
-		if abandoned(*e) {
+		if e.Abandoned() {
 			e.Status, e.Unknown = idempotent.Pending, false
 		}
 	}))},
 	{"taken over without permission", on(model.Claim, changed(func(e *model.Event) { e.Claim.TakeOver = true }))},
 	{"never taken over", on(model.Claim, changed(func(e *model.Event) { e.Claim.TakeOver = false }))},
 	{"taken over by another request", on(model.Claim, func(m mutant, ctx context.Context, e model.Event) model.Answer {
-		if held := m.held(ctx, e.Key); abandoned(held) {
+		if held := m.held(ctx, e.Key); held.Abandoned() {
 			e.Claim.Fingerprint = held.Fingerprint
 		}
 		return m.pass(ctx, e)
@@ -218,7 +214,7 @@ var mutants = []struct {
 		return m.pass(ctx, e)
 	})},
 	{"a lapsed claim cannot be renewed", on(model.Renew, func(m mutant, ctx context.Context, e model.Event) model.Answer {
-		if abandoned(m.held(ctx, e.Key)) {
+		if m.held(ctx, e.Key).Abandoned() {
 			return model.Answer{Err: idempotent.ErrLost}
 		}
 		return m.pass(ctx, e)
