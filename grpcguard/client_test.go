@@ -88,8 +88,8 @@ func hedge(attempts int) grpc.UnaryClientInterceptor {
 			if n > 0 {
 				attempt = metadata.AppendToOutgoingContext(ctx, "grpc-previous-rpc-attempts", strconv.Itoa(n))
 			}
+			a := answer{reply: proto.Clone(reply.(proto.Message))}
 			go func() {
-				a := answer{reply: proto.Clone(reply.(proto.Message))}
 				a.err = invoker(attempt, method, req, a.reply, cc, opts...)
 				answers <- a
 			}()

@@ -328,10 +328,12 @@ func TestInTx_SerializationFailure(t *testing.T) {
 					events[e.Kind]++
 				}))))
 			var calls atomic.Int64
-			both := make(chan struct{}, 2)
-			meet := func() { // both have read before one writes
-				both <- struct{}{}
-				for len(both) < 2 && calls.Load() <= 2 {
+			// Both have read before one writes, and both have written before one
+			// commits: the loser is told when it has no statement left to run.
+			read, wrote := make(chan struct{}, 2), make(chan struct{}, 2)
+			meet := func(at chan struct{}) {
+				at <- struct{}{}
+				for len(at) < 2 && calls.Load() <= 2 {
 					time.Sleep(time.Millisecond)
 				}
 			}
@@ -347,9 +349,13 @@ func TestInTx_SerializationFailure(t *testing.T) {
 							return 0, err
 						}
 						if first {
-							meet()
+							meet(read)
 						}
-						return n, w.ledger.add(ctx, tx, key, fmt.Sprint(n))
+						err := w.ledger.add(ctx, tx, key, fmt.Sprint(n))
+						if first {
+							meet(wrote)
+						}
+						return n, err
 					})
 				})
 			}
