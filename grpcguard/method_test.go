@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -95,8 +96,9 @@ func TestMethodsThatAreGuarded(t *testing.T) {
 	require.Equal(t, "KEY_MISSING", grpcguard.Reason(err))
 }
 
-// A method that its .proto file calls harmless passes.
-func TestHarmlessMethods(t *testing.T) {
+// registerHarmless registers a service whose .proto file says what its methods
+// do; a process can do so once.
+var registerHarmless = sync.OnceValue(func() error {
 	method := func(name string, level *descriptorpb.MethodOptions_IdempotencyLevel) *descriptorpb.MethodDescriptorProto {
 		m := &descriptorpb.MethodDescriptorProto{Name: proto.String(name), InputType: proto.String(".google.protobuf.MethodOptions"), OutputType: proto.String(".google.protobuf.MethodOptions")}
 		if level != nil {
@@ -113,9 +115,15 @@ func TestHarmlessMethods(t *testing.T) {
 			method("Create", nil),
 		}}},
 	}, protoregistry.GlobalFiles)
-	require.NoError(t, err)
-	require.NoError(t, protoregistry.GlobalFiles.RegisterFile(file))
+	if err != nil {
+		return err
+	}
+	return protoregistry.GlobalFiles.RegisterFile(file)
+})
 
+// A method that its .proto file calls harmless passes.
+func TestHarmlessMethods(t *testing.T) {
+	require.NoError(t, registerHarmless())
 	intercept := grpcguard.UnaryServerInterceptor(start(t, nil, setup{}).guard, grpcguard.Anonymous)
 	for name, guarded := range map[string]bool{"Read": false, "Put": false, "Create": true, "Other": true} {
 		_, err := intercept(t.Context(), &descriptorpb.MethodOptions{}, &grpc.UnaryServerInfo{FullMethod: "/harmless.S/" + name},
