@@ -61,32 +61,19 @@ func (d Dialect) unlessPresent() string {
 	return "ON CONFLICT (name) DO NOTHING"
 }
 
-// latest makes a SELECT read what is committed now. In a caller's transaction
-// MySQL would otherwise go on reading as of the transaction's first look, and
-// never see the row that an INSERT has just met. The others say so themselves:
-// PostgreSQL by reading anew with every statement, or by an error where the
-// caller has asked for a snapshot.
-func (d Dialect) latest() string {
-	if d == MySQL {
-		return " FOR UPDATE"
-	}
-	return ""
-}
-
 // statements are the texts of one dialect for one table. Each decides by
 // itself, by the database's clock.
 type statements struct {
 	alone bool // what is decided on a look is looked at again under the lock
 
-	look       string
-	lookLatest string
-	list       string
-	insert     string
-	replace    string
-	renew      string
-	complete   string
-	release    string
-	remove     string
+	look     string
+	list     string
+	insert   string
+	replace  string
+	renew    string
+	complete string
+	release  string
+	remove   string
 
 	due       string
 	abandoned string
@@ -115,16 +102,14 @@ func newStatements(d Dialect, table string) statements {
 		before = "t.full_key, t.format, t.status, t.owner, t.fingerprint, t.trace"
 		behind = `CASE WHEN t.result IS NULL THEN 0 ELSE 1 END,
   t.fence, t.claimed_at, t.set_at, t.expires_at, t.keep_for, t.take_over, t.gained, t.version`
-		// The join is a row also where the key is absent, to tell the time.
-		look = `
-SELECT c.moment, ` + before + `, t.result, ` + behind + `
-FROM (SELECT {now} AS moment) c LEFT JOIN {table} t ON t.name = ?`
 	)
 	return statements{
 		alone: d == SQLite,
 
-		look:       write(look),
-		lookLatest: write(look + d.latest()),
+		// The join is a row also where the key is absent, to tell the time.
+		look: write(`
+SELECT c.moment, ` + before + `, t.result, ` + behind + `
+FROM (SELECT {now} AS moment) c LEFT JOIN {table} t ON t.name = ?`),
 
 		list: write(`
 SELECT {now}, ` + before + `, NULL, ` + behind + `, t.name

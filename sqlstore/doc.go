@@ -8,8 +8,8 @@
 //	SQLite      SQLite 3.24 or later         modernc.org/sqlite
 //
 // The package imports none of them: the *sql.DB is the caller's. The tests run on
-// PostgreSQL, MariaDB and SQLite; for MySQL 8 they only look that nothing is sent
-// that MariaDB alone understands.
+// PostgreSQL, MariaDB and SQLite, and on MySQL where IDEMPOTENT_MYSQL_DSN names
+// one; they also look that nothing is sent that MariaDB alone understands.
 //
 //	step             statements in the common case
 //	Load, replay     1, which writes nothing

@@ -35,13 +35,13 @@ func (d Dialect) Retries(err error) bool { return d.classify(err) == faultRetry 
 // Full reports whether d takes err for a full disk.
 func (d Dialect) Full(err error) bool { return d.classify(err) == faultFull }
 
-// LoadIn, ClaimIn and CompleteIn take a step in a caller's transaction.
-func (s *Store) LoadIn(ctx context.Context, tx *sql.Tx, key string) (idempotent.Entry, bool, error) {
-	return s.text.load(ctx, tx, key)
-}
-
-func (s *Store) ClaimIn(ctx context.Context, tx *sql.Tx, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
-	return s.text.claim(ctx, tx, key, c)
+// ClaimIn and CompleteIn take a step in a transaction as a [TxGuard] does.
+func (s *Store) ClaimIn(ctx context.Context, tx *sql.Tx, key string, c idempotent.Claim) (bool, error) {
+	p, err := s.text.plan(ctx, s.db, key, decideClaim(key, c))
+	if err != nil || !p.write {
+		return false, err
+	}
+	return s.text.store(ctx, tx, key, p)
 }
 
 func (s *Store) CompleteIn(ctx context.Context, tx *sql.Tx, key, owner string, o idempotent.Outcome) error {

@@ -99,7 +99,7 @@ func (s *Store) Close() error {
 // until then or until ctx ends.
 func (s *Store) Ping(ctx context.Context) error {
 	_, err := do(ctx, s, "ping", func(q querier) (row, error) {
-		r, _, err := s.text.read(ctx, q, "idempotent:ping", false)
+		r, _, err := s.text.read(ctx, q, "idempotent:ping")
 		return r, err
 	})
 	return err

@@ -29,13 +29,9 @@ const mostLooks = 100
 
 var errContended = errors.New("the row has changed at every look")
 
-// read looks at key. latest is for looks after one that has been overtaken.
-func (t *statements) read(ctx context.Context, q querier, key string, latest bool) (row, int64, error) {
-	text := t.look
-	if latest {
-		text = t.lookLatest
-	}
-	r, now, err := scanRow(q.QueryRowContext(ctx, text, rowName(key)))
+// read looks at key.
+func (t *statements) read(ctx context.Context, q querier, key string) (row, int64, error) {
+	r, now, err := scanRow(q.QueryRowContext(ctx, t.look, rowName(key)))
 	if err != nil {
 		return row{}, 0, err
 	}
@@ -44,7 +40,7 @@ func (t *statements) read(ctx context.Context, q querier, key string, latest boo
 
 // load is the step of Load.
 func (t *statements) load(ctx context.Context, q querier, key string) (idempotent.Entry, bool, error) {
-	r, now, err := t.read(ctx, q, key, false)
+	r, now, err := t.read(ctx, q, key)
 	if err != nil {
 		return idempotent.Entry{}, false, err
 	}
@@ -55,15 +51,11 @@ func (t *statements) load(ctx context.Context, q querier, key string) (idempoten
 // claim is the step of Claim. It looks first: a replay and a conflict are one
 // statement that writes nothing.
 func (t *statements) claim(ctx context.Context, q querier, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
-	r, now, claimed, err := t.settle(ctx, q, key, decideClaim(key, c))
+	p, claimed, err := t.settle(ctx, q, key, decideClaim(key, c))
 	if err != nil {
 		return idempotent.Entry{}, false, err
 	}
-	if claimed {
-		now = r.set // or a lease that was over when it began to run would read as lapsed
-	}
-	e, _ := r.entry(now)
-	return e, claimed, nil
+	return p.claim(claimed), claimed, nil
 }
 
 // renewal is the step of Renew.
@@ -73,7 +65,7 @@ func (t *statements) renewal(ctx context.Context, q querier, key, owner string, 
 	if done || err != nil {
 		return err
 	}
-	_, _, _, err = t.settle(ctx, q, key, decideRenew(owner, d))
+	_, _, err = t.settle(ctx, q, key, decideRenew(owner, d))
 	return err
 }
 
@@ -83,7 +75,7 @@ func (t *statements) completion(ctx context.Context, q querier, key, owner strin
 	if done || err != nil {
 		return err
 	}
-	_, _, _, err = t.settle(ctx, q, key, decideComplete(key, owner, o))
+	_, _, err = t.settle(ctx, q, key, decideComplete(key, owner, o))
 	return err
 }
 
@@ -99,7 +91,7 @@ func (t *statements) freeing(ctx context.Context, q querier, key, owner string) 
 	if done || err != nil {
 		return err
 	}
-	_, _, _, err = t.settle(ctx, q, key, decideRelease(owner))
+	_, _, err = t.settle(ctx, q, key, decideRelease(owner))
 	return err
 }
 
@@ -128,43 +120,68 @@ func affected(ctx context.Context, q querier, text string, args ...any) (int64, 
 	return res.RowsAffected()
 }
 
-// settle takes a decision on what a look has found, and writes it if the row is
-// still the same: look and store are one step. It returns the row that stands
-// and the time of the look. The common course of renewal, completion and release
-// does not come here: it is one statement.
-func (t *statements) settle(ctx context.Context, q querier, key string, decide decision) (row, int64, bool, error) {
-	for looks := range mostLooks {
-		r, now, err := t.read(ctx, q, key, looks > 0)
-		if err != nil {
-			return row{}, 0, false, err
-		}
-		next, write, err := decide(r, now)
-		if err != nil || !write {
-			return next, now, false, err
+// plan is what a decision makes of a row that was looked at.
+type plan struct {
+	seen  row
+	now   int64 // of the look
+	next  row   // what stands afterwards
+	write bool  // next is to be stored; it is what was seen otherwise
+}
+
+// plan looks at key and decides.
+func (t *statements) plan(ctx context.Context, q querier, key string, decide decision) (plan, error) {
+	seen, now, err := t.read(ctx, q, key)
+	if err != nil {
+		return plan{}, err
+	}
+	next, write, err := decide(seen, now)
+	next.found = next.found || write
+	return plan{seen, now, next, write}, err
+}
+
+// store writes what p says if the row is still the one that was looked at, and
+// reports whether it was: look and store are one step.
+func (t *statements) store(ctx context.Context, q querier, key string, p plan) (bool, error) {
+	args := append(p.next.values(), rowName(key), []byte(key))
+	if !p.seen.found {
+		return t.change(ctx, q, t.insert, args...)
+	}
+	return t.change(ctx, q, t.replace, append(args, p.seen.fence, p.seen.version)...)
+}
+
+// claim returns the entry that a claim by p answers with.
+func (p plan) claim(claimed bool) idempotent.Entry {
+	now := p.now
+	if claimed {
+		now = p.next.set // or a lease that was over when it began to run would read as lapsed
+	}
+	e, _ := p.next.entry(now)
+	return e
+}
+
+// settle takes a decision on what a look has found and stores it, and looks again
+// where somebody else was quicker. It returns the last plan, and whether that was
+// stored. The common course of renewal, completion and release does not come
+// here: it is one statement.
+func (t *statements) settle(ctx context.Context, q querier, key string, decide decision) (plan, bool, error) {
+	for range mostLooks {
+		p, err := t.plan(ctx, q, key, decide)
+		if err != nil || !p.write {
+			return p, false, err
 		}
 		if db, ok := q.(*sql.DB); ok && t.alone {
 			var done bool
 			err := alone(ctx, db, func(q querier) (err error) {
-				next, now, done, err = t.settle(ctx, q, key, decide)
+				p, done, err = t.settle(ctx, q, key, decide)
 				return err
 			})
-			return next, now, done, err
+			return p, done, err
 		}
-		args := append(next.values(), rowName(key), []byte(key))
-		text := t.insert
-		if r.found {
-			text, args = t.replace, append(args, r.fence, r.version)
-		}
-		done, err := t.change(ctx, q, text, args...)
-		if err != nil {
-			return row{}, 0, false, err
-		}
-		if done {
-			next.found = true
-			return next, now, true, nil
+		if done, err := t.store(ctx, q, key, p); done || err != nil {
+			return p, done, err
 		}
 	}
-	return row{}, 0, false, fmt.Errorf("%w of %d", errContended, mostLooks)
+	return plan{}, false, fmt.Errorf("%w of %d", errContended, mostLooks)
 }
 
 // alone runs f in a transaction that has SQLite's one lock from its beginning.

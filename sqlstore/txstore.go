@@ -251,10 +251,15 @@ func (c claimedTx) rollback(ctx context.Context) {
 	c.end()
 }
 
-// claimTx claims key in a transaction of its own, which ends with life at the
-// latest, and begins anew where the database has undone that because of others.
-// Unless the key is claimed the transaction has ended. ctx bounds the call;
-// errBlocked says that it ended after the claim was sent.
+// claimTx looks at key and claims it in a transaction, which ends with life at
+// the latest; it looks anew where somebody else was quicker, or where the
+// database has undone the transaction because of others. Unless the key is
+// claimed there is no transaction. ctx bounds the call; errBlocked says that it
+// ended after the claim was sent.
+//
+// The look comes before the transaction: a replay needs none, and under stricter
+// isolation a look in it would lock the place of an absent row for all who look,
+// so that none of them could insert.
 func (s *Store) claimTx(ctx, life context.Context, begin *sql.TxOptions, key string, c idempotent.Claim) (claimedTx, error) {
 	for pause, tries := retryFirst, 1; ; pause, tries = min(2*pause, retryMost), tries+1 {
 		if err := s.open(ctx); err != nil {
@@ -267,13 +272,29 @@ func (s *Store) claimTx(ctx, life context.Context, begin *sql.TxOptions, key str
 	}
 }
 
-func (s *Store) claimTxOnce(ctx, life context.Context, begin *sql.TxOptions, key string, c idempotent.Claim) (got claimedTx, err error) {
+func (s *Store) claimTxOnce(ctx, life context.Context, begin *sql.TxOptions, key string, c idempotent.Claim) (claimedTx, error) {
+	for range mostLooks {
+		p, err := call(ctx, func() (plan, error) { return s.text.plan(ctx, s.db, key, decideClaim(key, c)) })
+		if err != nil || !p.write {
+			return claimedTx{entry: p.claim(false)}, err
+		}
+		got, err := s.storeTx(ctx, life, begin, key, p)
+		if got.claimed || err != nil {
+			return got, err
+		}
+	}
+	return claimedTx{}, fmt.Errorf("%w of %d", errContended, mostLooks)
+}
+
+// storeTx stores a planned claim in a new transaction. It returns nothing where
+// somebody else was quicker.
+func (s *Store) storeTx(ctx, life context.Context, begin *sql.TxOptions, key string, p plan) (got claimedTx, err error) {
 	// database/sql rolls back when the context that a transaction was begun with
 	// ends: whatever a driver is still at, nothing of it stays.
 	life, cancel := context.WithCancel(life)
 	stop := context.AfterFunc(ctx, cancel)
 	defer func() {
-		if err != nil || !got.claimed {
+		if !got.claimed {
 			cancel()
 		}
 	}()
@@ -281,19 +302,15 @@ func (s *Store) claimTxOnce(ctx, life context.Context, begin *sql.TxOptions, key
 	if err != nil {
 		return claimedTx{}, err
 	}
-	a, err := call(ctx, func() (answer, error) {
-		e, ok, err := s.text.claim(ctx, tx, key, c)
+	claimed, err := call(ctx, func() (bool, error) {
+		ok, err := s.text.store(ctx, tx, key, p)
 		if err == nil && ok {
 			_, err = tx.ExecContext(ctx, savepoint)
 		}
-		return answer{e, ok}, err
+		return ok, err
 	})
-	if err == nil && a.ok && stop() {
-		return claimedTx{tx, cancel, a.entry, true}, nil
-	}
-	if err == nil && !a.ok {
-		_ = call1(ctx, tx.Rollback)
-		return claimedTx{entry: a.entry}, nil
+	if claimed && err == nil && stop() {
+		return claimedTx{tx, cancel, p.claim(true), true}, nil
 	}
 	if ended(ctx) != nil {
 		return claimedTx{}, fmt.Errorf("%w: %w", errBlocked, cmp.Or(err, ended(ctx)))

@@ -73,7 +73,7 @@ func newWaiters(s *Store) *waitroom.Room {
 
 func (s *Store) lookForWaiters(ctx context.Context, key string, listening bool) (waitroom.Look, error) {
 	return do(ctx, s, "wait", func(q querier) (waitroom.Look, error) {
-		r, now, err := s.text.read(ctx, q, key, false)
+		r, now, err := s.text.read(ctx, q, key)
 		if err != nil {
 			return waitroom.Look{}, err
 		}
