@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -36,28 +37,30 @@ func demo(out io.Writer, v *service) int {
 		_, _ = fmt.Fprintln(out, "demo:", err, v.closeStore())
 		return 1
 	}
-	s := &story{
-		service:  v,
-		client:   newClient("http://" + l.Addr().String()),
-		run:      rand.Text()[:8],
-		hungUp:   make(chan struct{}, 1),
-		stopping: make(chan struct{}),
-		drained:  make(chan struct{}),
-		goOn:     make(chan struct{}),
-		ended:    make(chan error, 1),
-	}
-	s.intervene()
-	ctx := untilSignal()
-	go func() { s.ended <- v.serve(ctx, l) }()
-
-	s.duplicates()
-	s.hangUp()
-	s.crash()
-	s.twoUsers()
-	s.noKey()
+	s := newStory(v, l)
+	go func() { s.ended <- v.serve(untilSignal(), l) }()
+	s.requests()
 	s.inspector()
 	s.sigterm()
 	return s.table.print(out)
+}
+
+// show runs v on l until ctx ends. It begins with the story as far as it is the
+// clients', and says where the keys of that can be seen: the rest is for whoever
+// looks after them. level is that of the log. It returns 1 where a row was wrong.
+func show(ctx context.Context, out io.Writer, v *service, l net.Listener, level *slog.LevelVar) (int, error) {
+	charge := v.shop.charge
+	s := newStory(v, l)
+	close(s.goOn)
+	level.Set(silent)
+	go func() { s.ended <- v.serve(ctx, l) }()
+	s.requests()
+	code := s.table.print(out)
+	level.Set(slog.LevelInfo)
+	s.provider.usually(charge)
+	_, _ = fmt.Fprintf(out, "\nThe shop is open at %s until you press Ctrl-C. All these keys are in its inspector, where the\n"+
+		"crashed payment waits for a decision: %s\n", s.base, inspectorURL(l))
+	return code, <-s.ended
 }
 
 // story is the client of the shop, and holds the strings that make its
@@ -76,6 +79,22 @@ type story struct {
 	drained  chan struct{} // closed when only the store is left to be closed
 	goOn     chan struct{} // close it to let the store be closed
 	ended    chan error    // what became of the shop
+}
+
+// newStory returns the story of v, which is not yet served on l.
+func newStory(v *service, l net.Listener) *story {
+	s := &story{
+		service:  v,
+		client:   newClient("http://" + l.Addr().String()),
+		run:      rand.Text()[:8],
+		hungUp:   make(chan struct{}, 1),
+		stopping: make(chan struct{}),
+		drained:  make(chan struct{}),
+		goOn:     make(chan struct{}),
+		ended:    make(chan error, 1),
+	}
+	s.intervene()
+	return s
 }
 
 // intervene puts the story's strings into the shop, before it runs. What the
@@ -103,6 +122,15 @@ func (s *story) intervene() {
 		<-s.goOn
 		return closeStore()
 	}
+}
+
+// requests plays what clients do.
+func (s *story) requests() {
+	s.duplicates()
+	s.hangUp()
+	s.crash()
+	s.twoUsers()
+	s.noKey()
 }
 
 func (s *story) duplicates() {

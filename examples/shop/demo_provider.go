@@ -9,19 +9,30 @@ import (
 type paymentProvider struct {
 	mu    sync.Mutex
 	count int
-	next  func(context.Context) error // what the next charge does; nil: nothing
+	next  func(context.Context) error // what the next charge does; nil: as usual
+	usual chargeFunc                  // nil: agree at once
 }
 
-func (p *paymentProvider) charge(ctx context.Context, _ payment) error {
+func (p *paymentProvider) charge(ctx context.Context, what payment) error {
 	p.mu.Lock()
 	p.count++
-	next := p.next
+	next, usual := p.next, p.usual
 	p.next = nil
 	p.mu.Unlock()
-	if next == nil {
-		return nil
+	switch {
+	case next != nil:
+		return next(ctx)
+	case usual != nil:
+		return usual(ctx, what)
 	}
-	return next(ctx)
+	return nil
+}
+
+// usually sets what charges do that the story asks nothing of.
+func (p *paymentProvider) usually(f chargeFunc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.usual = f
 }
 
 func (p *paymentProvider) charges() int {

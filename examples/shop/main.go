@@ -1,7 +1,7 @@
 // Command shop is a small shop whose orders and payments happen once, however
 // often a client sends them.
 //
-//	go run ./examples/shop                                      keys in memory
+//	go run ./examples/shop                                      keys in memory; begins with a story
 //	go run ./examples/shop -store 'memory:?snapshot=shop.keys'  the same, kept across restarts
 //	go run ./examples/shop -store redis://127.0.0.1:6379/0      keys in Redis
 //	go run ./examples/shop -demo                                play a story and check it
@@ -9,6 +9,7 @@
 // Without -store the environment variable IDEMPOTENCY_STORE names the store;
 // package storeurl says what it may name.
 //
+// Told nothing, it first plays what clients do in the story, and then stays open.
 // It prints the address of its inspector, the page for whoever looks after the
 // keys, which asks for a name and a password: olga, olga-password. Both stand in
 // the source, so keep the shop on loopback, where it listens unless -addr says
@@ -48,6 +49,9 @@ const (
 	// last minutes are not evicted from memory: rather than forget a payment that
 	// a client may still retry, the shop answers 503 to new ones.
 	inMemory = "memory:?min_age=10m"
+
+	// silent is the level of a log that says nothing.
+	silent = slog.LevelError + 1
 )
 
 func main() {
@@ -73,9 +77,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		return 2
 	}
-	log := slog.New(slog.NewTextHandler(stderr, nil))
+	var level slog.LevelVar
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: &level}))
 	if *play {
-		log = slog.New(slog.DiscardHandler) // the table tells it all
+		level.Set(silent) // the table tells it all
 	}
 
 	if *lease < idempotent.MinDuration {
@@ -100,12 +105,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "shop:", errors.Join(err, closeStore()))
 		return 1
 	}
-	if err := v.serve(untilSignal(), l); err != nil {
+	code := 0
+	if flags.NFlag() == 0 && *storeURL == inMemory { // nobody has anything in mind for it
+		code, err = show(untilSignal(), stdout, v, l, &level)
+	} else {
+		err = v.serve(untilSignal(), l)
+	}
+	if err != nil {
 		log.Error("stopped", "err", err)
 		return 1
 	}
 	log.Info("stopped, every outcome is recorded")
-	return 0
+	return code
 }
 
 // openStore is all that changes between one process and many. The function it
@@ -148,7 +159,7 @@ func newService(store idempotent.Store, closeStore func() error, charge chargeFu
 // store last, because the guard records in it.
 func (v *service) serve(ctx context.Context, l net.Listener) error {
 	v.log.Info("listening", "url", "http://"+l.Addr().String())
-	v.log.Info("inspector", "url", "http://olga:olga-password@"+l.Addr().String()+inspectorPath)
+	v.log.Info("inspector", "url", inspectorURL(l))
 	failed := make(chan error, 1)
 	go func() { failed <- v.server.Serve(l) }()
 	select {

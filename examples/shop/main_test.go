@@ -173,6 +173,75 @@ func TestDemo_MarksFaults(t *testing.T) {
 	}
 }
 
+// The shop that is told nothing begins with the story, and leaves its keys to be
+// looked at.
+func TestShow(t *testing.T) {
+	t.Parallel()
+	var stderr bytes.Buffer
+	var level slog.LevelVar
+	log := slog.New(slog.NewTextHandler(&stderr, &slog.HandlerOptions{Level: &level}))
+	store, closeStore, err := openStore(inMemory)
+	require.NoError(t, err)
+	charged := make(chan struct{}, 1)
+	v := newService(store, closeStore, func(context.Context, payment) error {
+		charged <- struct{}{}
+		return nil
+	}, log)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	out, printed := io.Pipe()
+	code := make(chan int, 1)
+	go func() {
+		c, err := show(ctx, printed, v, l, &level)
+		if err != nil {
+			t.Error(err)
+		}
+		code <- c
+	}()
+
+	var text, link string
+	for in := bufio.NewScanner(out); link == "" && in.Scan(); {
+		text += in.Text() + "\n"
+		_, link, _ = strings.Cut(in.Text(), "a decision: ")
+	}
+	rows, _, _ := strings.Cut(wantTable, "7 inspector")
+	require.Contains(t, "\n"+text, rows)
+	require.Contains(t, text, "all 21 rows are as expected")
+	require.Equal(t, inspectorURL(l), link)
+
+	page := func(query string) string {
+		resp, err := http.Get(link + query)
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, resp.StatusCode, string(body))
+		return string(body)
+	}
+	_, run, _ := strings.Cut(firstOf(page(""), `(crash-[A-Z2-7]{8})`), "-")
+	for key, state := range map[string]string{"order": "success", "hang-up": "success", "crash": "unknown", "shared": "success"} {
+		path := "/payments"
+		if key == "order" || key == "shared" {
+			path = "/orders"
+		}
+		body := page(entryQuery(request{path: path, token: ada, key: key + "-" + run}))
+		require.Equal(t, state, firstOf(body, `<p class="lead"><span class="state (\w+)">`), key)
+	}
+
+	c := newClient("http://" + l.Addr().String())
+	order := c.send(t.Context(), request{path: "/orders", token: ada, key: "mine", body: tea})
+	pay := fmt.Sprintf(`{"order":%q,"amount_cents":1250}`, firstOf(order.body, `"id":"([^"]+)"`))
+	require.Equal(t, "201 first", c.send(t.Context(), request{path: "/payments", token: ada, key: "mine", body: pay}).String())
+	<-charged // by the provider that the shop was started with
+
+	stop()
+	require.Zero(t, <-code)
+	require.NotContains(t, stderr.String(), "story's crash")
+	require.Contains(t, stderr.String(), "msg=stopping")
+}
+
 // rebuild gives v another guard.
 func rebuild(v *service, store idempotent.Store, p idempotent.PrincipalFunc, opts ...idempotent.HTTPOption) {
 	v.store = store

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"net"
 	"net/http"
 
 	"github.com/idempotent-go/idempotent/inspect"
@@ -30,6 +31,11 @@ func (v *service) operate(shop http.Handler) http.Handler {
 		page.ServeHTTP(w, r)
 	})
 	return mux
+}
+
+// inspectorURL returns the link to the page of a shop that listens on l.
+func inspectorURL(l net.Listener) string {
+	return "http://olga:olga-password@" + l.Addr().String() + inspectorPath
 }
 
 func operatorOf(r *http.Request) (string, error) {
