@@ -9,10 +9,10 @@ import (
 	"github.com/idempotent-go/idempotent"
 )
 
-// What one request, or one step of a sweep, may do for room. A thousand
-// removals take less than a millisecond.
+// What one request, or one step of a sweep, may do for room. Five hundred
+// removals take about a third of a millisecond.
 const (
-	mostRemoved = 1000 // entries, and what shares a segment with the last
+	mostRemoved = 500 // entries, and what shares a segment with the last
 	mostVisited = 4096 // segments looked at for entries past their time
 )
 
@@ -25,7 +25,7 @@ const warnEvery = time.Minute
 
 // Sweep removes what is past its time, reports claims that were abandoned
 // since the last sweep, and then makes room where a bound is exceeded. It
-// holds nobody up for longer than a thousand removals take, may be called at
+// holds nobody up for longer than 500 removals take, may be called at
 // any time, also concurrently, and counts only what it did itself. It ends
 // early with ctx and with [Store.Close], and returns what it has done until
 // then together with the error.

@@ -114,7 +114,7 @@ func sweeps(b *bench) ([]figure, error) {
 	f := figure{
 		file: "sweeps", title: "Latency of a sweep that evicts the oldest tenth", x: "entries", y: "ms", logX: true, logY: true,
 		lines: newLines("memstore", "scan and sort"),
-		words: "The sweep of memstore looks at each entry for its age as well. Requests go on meanwhile: it holds its lock for a thousand removals at a time.",
+		words: "The sweep of memstore looks at each entry for its age as well. Requests go on meanwhile: it holds its lock for 500 removals at a time.",
 	}
 	for _, n := range sizes {
 		b.progress("sweeps: %s", thousands(n))
