@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(tillDSN) != "" {
 		os.Exit(till())
 	}
+	if os.Getenv(sale) != "" {
+		os.Exit(sellOnce())
+	}
 	code := m.Run()
 	sqltest.Stop()
 	os.Exit(code)
