@@ -58,6 +58,14 @@ type Lister interface {
 	List(ctx context.Context, q ListQuery) (Page, error)
 }
 
+// Composite is a Store that keeps its entries in others, each of which is looked
+// after for itself: its settings are checked, its entries listed and swept.
+type Composite interface {
+	// Stores returns them in the order in which the constructor takes them. A
+	// store that only has copies is none of them.
+	Stores() []Store
+}
+
 // ListQuery says which page is wanted. The zero value asks for the first page
 // of everything. A negative Limit, and a Cursor that is none of the store's, are
 // [ErrInvalid].
@@ -122,6 +130,21 @@ func List(ctx context.Context, s Store, q ListQuery) (Page, error) {
 		return Page{}, fmt.Errorf("idempotent: %T cannot list its entries: %w", s, errors.ErrUnsupported)
 	}
 	return l.List(ctx, q)
+}
+
+// Stores returns the stores in which s keeps its entries, none of which is a
+// [Composite]: old and new for one that [Moving] made, and s alone where it is no
+// Composite itself.
+func Stores(s Store) []Store {
+	c, ok := s.(Composite)
+	if !ok {
+		return []Store{s}
+	}
+	var all []Store
+	for _, part := range c.Stores() {
+		all = append(all, Stores(part)...)
+	}
+	return all
 }
 
 // Sweep sweeps s once. A store that is no [Sweeper] forgets by itself: nothing

@@ -40,8 +40,8 @@ import (
 // Old must be shared by the versions that use it: a memory store of one process
 // is not. The store is a [Waiter], a [Pinger] and a [Deleter], as far as both
 // are; it is no [Sweeper], so that each store that needs one gets its own
-// [Janitor], and no [Lister]: each store lists its own. Old and new stay the
-// caller's to close. Moving panics on nil.
+// [Janitor], and no [Lister]: each store lists its own; [Stores] returns both.
+// Old and new stay the caller's to close. Moving panics on nil.
 func Moving(old, new Store) Store {
 	if isNil(old) || isNil(new) {
 		panic("idempotent: Moving: a store is nil; it takes an old and a new one")
@@ -54,10 +54,11 @@ type moving struct {
 }
 
 var (
-	_ Store   = (*moving)(nil)
-	_ Waiter  = (*moving)(nil)
-	_ Pinger  = (*moving)(nil)
-	_ Deleter = (*moving)(nil)
+	_ Store     = (*moving)(nil)
+	_ Waiter    = (*moving)(nil)
+	_ Pinger    = (*moving)(nil)
+	_ Deleter   = (*moving)(nil)
+	_ Composite = (*moving)(nil)
 )
 
 // reading is what one store said of a key.
@@ -225,3 +226,6 @@ func (m *moving) Delete(ctx context.Context, key string) error {
 	}
 	return errors.Join(Delete(ctx, m.new, key), Delete(ctx, m.old, key))
 }
+
+// Stores returns old and new.
+func (m *moving) Stores() []Store { return []Store{m.old, m.new} }

@@ -436,3 +436,12 @@ func TestMoving_Misuse(t *testing.T) {
 		require.NotImplements(t, (*idempotent.Sweeper)(nil), s)
 	}
 }
+
+func TestStores(t *testing.T) {
+	t.Parallel()
+	a, b, c := tierMem(t), tierMem(t), tierMem(t)
+	require.Equal(t, []idempotent.Store{a}, idempotent.Stores(a))
+	require.Equal(t, []idempotent.Store{a, b}, idempotent.Stores(idempotent.Moving(a, b)))
+	require.Equal(t, []idempotent.Store{b}, idempotent.Stores(idempotent.Tiered(a, b)), "copies are no entries")
+	require.Equal(t, []idempotent.Store{b, c}, idempotent.Stores(idempotent.Tiered(a, idempotent.Moving(b, c))))
+}

@@ -61,11 +61,12 @@ type tiered struct {
 }
 
 var (
-	_ Store   = (*tiered)(nil)
-	_ Waiter  = (*tiered)(nil)
-	_ Pinger  = (*tiered)(nil)
-	_ Deleter = (*tiered)(nil)
-	_ Lister  = (*tiered)(nil)
+	_ Store     = (*tiered)(nil)
+	_ Waiter    = (*tiered)(nil)
+	_ Pinger    = (*tiered)(nil)
+	_ Deleter   = (*tiered)(nil)
+	_ Lister    = (*tiered)(nil)
+	_ Composite = (*tiered)(nil)
 )
 
 // Load returns the entry of key, from near where it has a copy.
@@ -128,6 +129,9 @@ func (t *tiered) Release(ctx context.Context, key, owner string) error {
 func (t *tiered) Ping(ctx context.Context) error { return Ping(ctx, t.far) }
 
 func (t *tiered) List(ctx context.Context, q ListQuery) (Page, error) { return List(ctx, t.far, q) }
+
+// Stores returns far, which has the entries; near has only copies.
+func (t *tiered) Stores() []Store { return []Store{t.far} }
 
 // Delete removes key from far and then its copy, whatever far said: what far
 // may have done counts as done.

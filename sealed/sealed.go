@@ -49,12 +49,13 @@ type sweeper struct {
 }
 
 var (
-	_ idempotent.Store   = (*store)(nil)
-	_ idempotent.Waiter  = (*store)(nil)
-	_ idempotent.Pinger  = (*store)(nil)
-	_ idempotent.Deleter = (*store)(nil)
-	_ idempotent.Lister  = (*store)(nil)
-	_ idempotent.Sweeper = sweeper{}
+	_ idempotent.Store     = (*store)(nil)
+	_ idempotent.Waiter    = (*store)(nil)
+	_ idempotent.Pinger    = (*store)(nil)
+	_ idempotent.Deleter   = (*store)(nil)
+	_ idempotent.Lister    = (*store)(nil)
+	_ idempotent.Composite = (*store)(nil)
+	_ idempotent.Sweeper   = sweeper{}
 )
 
 func (s *store) Load(ctx context.Context, key string) (idempotent.Entry, bool, error) {
@@ -94,6 +95,8 @@ func (s *store) Ping(ctx context.Context) error { return idempotent.Ping(ctx, s.
 func (s *store) Delete(ctx context.Context, key string) error {
 	return idempotent.Delete(ctx, s.inner, key)
 }
+
+func (s *store) Stores() []idempotent.Store { return []idempotent.Store{s.inner} }
 
 func (s *store) List(ctx context.Context, q idempotent.ListQuery) (idempotent.Page, error) {
 	return idempotent.List(ctx, s.inner, q)

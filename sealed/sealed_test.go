@@ -291,6 +291,7 @@ func TestAbilities(t *testing.T) {
 	e, _, err := idempotent.Wait(t.Context(), s, "k")
 	require.NoError(t, err)
 	require.Equal(t, "result", e.Result)
+	require.Equal(t, []idempotent.Store{bare{b.inner}}, idempotent.Stores(s))
 }
 
 func TestKeysAreChecked(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/memstore"
-	"github.com/idempotent-go/idempotent/redisstore"
 )
 
 // setter takes the value of a parameter. Its error quotes the value only where
@@ -93,10 +92,7 @@ func (t *target) memoryParameters() map[string]setter {
 func (t *target) redisParameters() map[string]setter {
 	r := &t.redis
 	return map[string]setter{
-		"prefix": func(value string) error {
-			t.store = append(t.store, redisstore.WithPrefix(value))
-			return nil
-		},
+		"prefix": text(&t.prefix),
 		"replicas": number(&t.replicas, 1),
 		"replicas_timeout": func(value string) error {
 			if err := duration(&t.replicasTimeout)(value); err != nil {

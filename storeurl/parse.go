@@ -38,6 +38,7 @@ type target struct {
 	memory   []memstore.Option
 	snapshot string
 	store    []redisstore.Option
+	prefix   string // of the names in Redis
 	redis    redis.UniversalOptions
 	reload   time.Duration // of a Cluster's state
 
@@ -58,7 +59,7 @@ func parse(text string) (*target, error) {
 	}
 	scheme, rest, ok := strings.Cut(text, ":")
 	scheme = strings.ToLower(scheme)
-	t := &target{scheme: scheme, reload: reloadDefault}
+	t := &target{scheme: scheme, prefix: redisstore.DefaultPrefix, reload: reloadDefault}
 	switch scheme {
 	case memory, single, singleTLS, cluster, clusterTLS, sentinel, sentinelTLS:
 	default:
@@ -66,7 +67,7 @@ func parse(text string) (*target, error) {
 	}
 	if !ok {
 		return nil, errors.New("the scheme is not known; it is one of memory:, redis://, rediss://, " +
-			"redis+cluster://, rediss+cluster://, redis+sentinel:// and rediss+sentinel://")
+			"redis+cluster://, rediss+cluster://, redis+sentinel:// and rediss+sentinel://, or moving: and two of them")
 	}
 	if strings.Contains(rest, "#") {
 		return nil, errors.New("there is a #; in a password it is written %23")
@@ -230,6 +231,7 @@ func (t *target) finish() error {
 		}
 		return err
 	}
+	t.store = append(t.store, redisstore.WithPrefix(t.prefix))
 	t.redis.ContextTimeoutEnabled = true // New asks for it where it cannot set it
 	switch {
 	case t.replicas > 0 && t.replicasTimeout > 0:

@@ -1,6 +1,7 @@
 package storeurl
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -136,6 +137,20 @@ func TestParse_Refusals(t *testing.T) {
 		{"memory:?sweep_interval=1us", "WithSweepInterval(1µs)"},
 		{"memory:?min_age=2h&max_age=1h", "WithMinAge(2h0m0s) is more than WithMaxAge(1h0m0s)"},
 		{"memory:?snapshot=", "the parameter snapshot is empty"},
+		{"moving:", "followed by two URLs, that of the old store and that of the new one, with a space between"},
+		{"moving:redis://ada:pa55@h", "followed by two URLs"},
+		{"moving:redis://ada:pa55 word@h redis://i", "a space inside of one is written %20"},
+		{"moving:redis://:pa55@h:port redis://i", "the old store: a port is not a number"},
+		{"moving:redis://h redis://:pa55@", "the new store: the host is missing"},
+		{"moving:redis://h?nonsense=1 redis://i", "the old store: the parameter nonsense is not known; redis has client_name, conn_max"},
+		{"moving:redis://h redis+cluster://i?nonsense=1", "the new store: the parameter nonsense is not known; redis+cluster has client_name"},
+		{"moving:?old=redis://h redis://i", "the old store: the scheme is not known"},
+		{"moving:redis://h moving:redis://i", "the new store: the scheme is not known"},
+		{"moving:memory:?snapshot=f redis://i", "the old store: memory: is of one process"},
+		{"moving:redis://h memory:", "the new store: memory: is of one process"},
+		{"moving:redis://:pa55@h redis://ada:pa55@h:6379/0?pool_size=5&prefix=idempotent:", "the old and the new store are the same one"},
+		{"moving:redis+cluster://a,b redis+cluster://c,b", "the same one"},
+		{"moving:redis+sentinel://a?master_name=m redis+sentinel://a,b?master_name=m", "the same one"},
 	}
 	for _, tt := range tests {
 		_, _, err := Open(t.Context(), tt.url)
@@ -144,6 +159,29 @@ func TestParse_Refusals(t *testing.T) {
 		require.Regexp(t, "^storeurl: ", err.Error())
 		for _, secret := range []string{"pa55", "word@", "ada"} {
 			require.NotContains(t, err.Error(), secret, tt.url)
+		}
+	}
+}
+
+// Two stores of one server are told apart by what tells them apart in Redis.
+func TestParseMove(t *testing.T) {
+	t.Parallel()
+	for _, both := range []string{
+		"redis://h redis://i",
+		"redis://h\n  redis://h:6380\n",
+		"redis://h redis://h/1",
+		"redis://h redis://h?prefix=p",
+		"redis://h?prefix=p redis://h?prefix=q",
+		"redis+sentinel://a?master_name=m redis+sentinel://a?master_name=n",
+		"redis://:p%20w@h rediss+cluster://:p%26w@a,b?max_redirects=4",
+	} {
+		m, err := parseMove(both)
+		require.NoError(t, err, both)
+		urls := strings.Fields(both)
+		for i, got := range []*target{m.old, m.new} {
+			want, err := parse(urls[i])
+			require.NoError(t, err)
+			require.Equal(t, want.redis, got.redis, both)
 		}
 	}
 }

@@ -13,6 +13,16 @@
 // are 6379, and 26379 for Sentinels, where they are missing. What has a meaning
 // in a URL, such as / ? # @ : and %, is percent-encoded in a password.
 //
+// # A move
+//
+//	moving:redis://old.example redis://new.example            while the first is left for the second
+//
+// is the store that [idempotent.Moving] makes of two Redis stores: moving: and
+// their URLs, the old one first, with a space between. Each is written as it is
+// alone, parameters included, so that a deployment can put both together. The
+// versions of a program that moves are then three values of one setting: the old
+// URL, moving: with both, and the new URL.
+//
 // # Parameters
 //
 // Options are parameters of the query; each may be given once, and one that is
@@ -63,23 +73,43 @@ import (
 )
 
 // Open returns the store that url names, and a function that ends the store and
-// then the client it stands on; call it once, last of all. A Redis that does not
-// answer is an error: Open blocks until it has answered, until ctx ends, or
-// until the client gives up.
+// then the client it stands on, of a move those of both; call it once, last of
+// all. A Redis that does not answer is an error: Open blocks until it has
+// answered, until ctx ends, or until the client gives up.
 //
 // An empty URL, one that cannot be read, a parameter that is not known or makes
 // no sense, and a snapshot that cannot be read are errors, which match
 // [idempotent.ErrInvalid] but for the last. No error text holds a password, nor
 // any other part of the URL that could have been meant as one.
 func Open(ctx context.Context, url string) (idempotent.Store, func() error, error) {
-	t, err := parse(url)
+	s, err := read(url)
 	if err != nil {
 		return nil, nil, fmt.Errorf("storeurl: %w: %w", idempotent.ErrInvalid, err)
 	}
+	store, end, err := s.open(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("storeurl: %w", err)
+	}
+	return store, end, nil
+}
+
+// source is what a URL says: one store, or two of them.
+type source interface {
+	open(ctx context.Context) (idempotent.Store, func() error, error)
+}
+
+func read(url string) (source, error) {
+	if both, ok := cutMoving(url); ok {
+		return parseMove(both)
+	}
+	return parse(url)
+}
+
+func (t *target) open(ctx context.Context) (idempotent.Store, func() error, error) {
 	if t.scheme == memory {
 		store, err := memstore.Open(t.memory...)
 		if err != nil {
-			return nil, nil, fmt.Errorf("storeurl: %w", err)
+			return nil, nil, err
 		}
 		return store, store.Close, nil
 	}
@@ -87,7 +117,7 @@ func Open(ctx context.Context, url string) (idempotent.Store, func() error, erro
 	store := redisstore.New(client, t.store...)
 	end := func() error { return errors.Join(store.Close(), client.Close()) }
 	if err := store.Ping(ctx); err != nil {
-		return nil, nil, fmt.Errorf("storeurl: %w", errors.Join(err, end()))
+		return nil, nil, errors.Join(err, end())
 	}
 	return store, end, nil
 }

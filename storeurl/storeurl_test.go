@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,6 +104,62 @@ func TestRedis(t *testing.T) {
 	_, _, err := storeurl.Open(ctx, url)
 	require.Error(t, err, "nobody answers")
 	require.NotContains(t, err.Error(), "p@:/")
+}
+
+// A move answers with what the old store has recorded, and what it records is in
+// both.
+func TestMove(t *testing.T) {
+	t.Parallel()
+	old, new := redistest.Start(t), redistest.Start(t, "--requirepass", "p& w")
+	from, to := "redis://"+old.Addr+"?client_name=mover", "redis://:p&%20w@"+new.Addr
+	run := func(url, key string) (replayed bool) {
+		store, end := open(t, url)
+		_, replayed, err := idempotent.New(store).Run(t.Context(), key, func(context.Context) (idempotent.Class, string) {
+			return idempotent.ClassSuccess, "result"
+		})
+		require.NoError(t, err)
+		require.NoError(t, end())
+		for _, s := range idempotent.Stores(store) {
+			require.IsType(t, (*redisstore.Store)(nil), s)
+			require.ErrorIs(t, idempotent.Ping(t.Context(), s), idempotent.ErrClosed)
+		}
+		return replayed
+	}
+	move := "Moving:" + from + " " + to
+
+	require.False(t, run(from, "before"))
+	store, end := open(t, move)
+	for i, s := range idempotent.Stores(store) {
+		entries, err := idempotent.List(t.Context(), s, idempotent.ListQuery{})
+		require.NoError(t, err)
+		require.Len(t, entries.Entries, 1-i, "the old one first")
+	}
+	require.NoError(t, end())
+
+	require.True(t, run(move, "before"))
+	require.False(t, run(move, "during"))
+	require.True(t, run(from, "during"))
+	require.True(t, run(to, "during"))
+	require.False(t, run(to, "before"), "the new store alone does not know")
+
+	connected := func() bool { return strings.Contains(old.Must(t, "CLIENT", "LIST"), "name=mover") }
+	store, end = open(t, move)
+	require.NoError(t, idempotent.Ping(t.Context(), store))
+	require.True(t, connected())
+	require.NoError(t, end())
+	_, _, err := storeurl.Open(t.Context(), "moving:"+from+" redis://:pa55word@"+new.Addr)
+	require.ErrorContains(t, err, "storeurl: the new store: ")
+	require.NotErrorIs(t, err, idempotent.ErrInvalid)
+	require.NotContains(t, err.Error(), "pa55")
+	// The server sees the end of a connection before it has answered all of these.
+	// Later on a garbage collection ends what was left open.
+	looks := 100
+	for ; looks > 0 && connected(); looks-- {
+	}
+	require.NotZero(t, looks, "the old store is left open")
+	old.Stop()
+	_, _, err = storeurl.Open(t.Context(), "moving:"+from+"&max_retries=0 "+to)
+	require.ErrorContains(t, err, "storeurl: the old store: ")
 }
 
 func TestCluster(t *testing.T) {

@@ -27,6 +27,7 @@ const storeURLs = `Stores, by -store or ` + storeVariable + ` (which keeps a pas
   postgres://user:password@host:5432/database?sslmode=verify-full
   mysql://user:password@host:3306/database?tls=true
   sqlite:/var/lib/shop/shop.db         an existing file
+  moving:redis://old redis://new       both during a move; list and watch take one of them
   memory:                              a new, empty one: for bench alone
 Redis takes prefix=…, and SQL table=…, where the program does not use the default.
 What has a meaning in a URL, such as / ? # @ : and %, is percent-encoded in a password.
@@ -191,6 +192,11 @@ func redact(store, text string) string {
 // read gives nothing away either.
 func passwords(store string) []string {
 	var found []string
+	if urls := strings.Fields(store); len(urls) > 1 { // of a move
+		for _, one := range urls {
+			found = append(found, passwords(one)...)
+		}
+	}
 	add := func(raw string, unescape func(string) (string, error)) {
 		if raw == "" {
 			return
