@@ -92,7 +92,7 @@ func (t *target) memoryParameters() map[string]setter {
 func (t *target) redisParameters() map[string]setter {
 	r := &t.redis
 	return map[string]setter{
-		"prefix": text(&t.prefix),
+		"prefix":   text(&t.prefix),
 		"replicas": number(&t.replicas, 1),
 		"replicas_timeout": func(value string) error {
 			if err := duration(&t.replicasTimeout)(value); err != nil {

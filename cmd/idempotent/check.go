@@ -19,7 +19,7 @@ var checkCommand = command{
 	help: `It asks whether the store answers, asks a Redis for the settings, permissions and
 roles that break the promise (see redisstore.Store.Check) and a database for its
 table, and takes every step of an operation once, under a throw-away key that is
-removed again. Each finding says what comes of it and what to do. Exit code 6
+removed again; of a move it checks both stores. Each finding says what comes of it and what to do. Exit code 6
 says that there are findings.
 `,
 	setup: setupCheck,
@@ -45,7 +45,7 @@ func setupCheck(*flag.FlagSet) action {
 		if err != nil {
 			return err
 		}
-		found, err := s.check(ctx, store)
+		found, err := s.checkAll(ctx, idempotent.Stores(store))
 		if err != nil {
 			return err
 		}
@@ -57,6 +57,25 @@ func setupCheck(*flag.FlagSet) action {
 		}
 		return nil
 	}
+}
+
+// checkAll returns what is wrong with a store, or with both of a move.
+func (s *session) checkAll(ctx context.Context, stores []idempotent.Store) ([]finding, error) {
+	if len(stores) == 1 {
+		return s.check(ctx, stores[0])
+	}
+	var all []finding
+	for i, name := range []string{"old", "new"} {
+		found, err := s.check(ctx, stores[i])
+		if err != nil {
+			return nil, fmt.Errorf("the %s store: %w", name, err)
+		}
+		for _, f := range found {
+			f.Setting = name + " store, " + f.Setting
+			all = append(all, f)
+		}
+	}
+	return all, nil
 }
 
 // check returns what is wrong with a store. Where a part fails, the next ones

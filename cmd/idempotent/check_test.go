@@ -56,6 +56,28 @@ func TestCheck_SQL(t *testing.T) {
 	require.Contains(t, out, "have the program call Migrate")
 }
 
+// Of a move both stores are checked.
+func TestCheck_Move(t *testing.T) {
+	t.Parallel()
+	durable := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	bad := redistest.Start(t)
+	for moving, finding := range map[string]string{
+		"moving:redis://" + durable.Addr + " redis://" + durable.Addr + "/1": "",
+		"moving:redis://" + durable.Addr + " redis://" + bad.Addr:            "new store, appendonly: no\n  breaks  ",
+		"moving:redis://" + bad.Addr + " redis://" + durable.Addr:            "old store, appendonly: no\n  breaks  ",
+	} {
+		code, out, err := newRealTerminal(moving).says("check")
+		if finding == "" {
+			require.Equal(t, exitOK, code, err+out)
+			continue
+		}
+		require.Equal(t, exitFindings, code, err+out)
+		require.Contains(t, out, finding)
+		require.Contains(t, err, "1 found")
+	}
+	require.Equal(t, "*0", "*"+bad.Must(t, "KEYS", "*"), "nothing of the trial stays")
+}
+
 // generous is a store that gives a key to everybody.
 type generous struct{ idempotent.Store }
 

@@ -12,8 +12,9 @@
 //	idempotent copy /var/lib/shop/keys.snapshot
 //
 // The store is that of -store or IDEMPOTENCY_STORE: what package storeurl opens,
-// and postgres://, mysql:// and sqlite: for package sqlstore. Passwords of it are
-// never printed. Tables are for people; -json writes one object a line for
+// and postgres://, mysql:// and sqlite: for package sqlstore. Of a move (moving:)
+// get, resolve, free and check mean both stores, and list and watch want one of
+// them. Passwords are never printed. Tables are for people; -json writes one object a line for
 // scripts. Results go to stdout, and questions, progress, warnings and the log of
 // what was changed to stderr. What resolve and free do is asked for on a terminal
 // unless -yes is given; without a terminal it must be.

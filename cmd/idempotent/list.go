@@ -99,7 +99,11 @@ func (s *session) pages(ctx context.Context, store idempotent.Store, prefix stri
 func (s *session) page(ctx context.Context, store idempotent.Store, q idempotent.ListQuery) (idempotent.Page, error) {
 	ctx, cancel := s.step(ctx)
 	defer cancel()
-	return idempotent.List(ctx, store, q)
+	page, err := idempotent.List(ctx, store, q)
+	if errors.Is(err, errors.ErrUnsupported) && len(idempotent.Stores(store)) > 1 {
+		err = usage("a move is of two stores, each of which lists its own entries: name one of them by -store")
+	}
+	return page, err
 }
 
 // lister writes a listing page by page, so that it may be of any length.

@@ -115,6 +115,11 @@ func TestList_Unsupported(t *testing.T) {
 	code, _, err := newTerminal(struct{ idempotent.Store }{newMemory(t)}).says("list")
 	require.Equal(t, exitError, code)
 	require.Contains(t, err, "cannot list its entries")
+	for _, command := range []string{"list", "watch"} {
+		code, _, err = newTerminal(idempotent.Moving(newMemory(t), newMemory(t))).says(command)
+		require.Equal(t, exitUsage, code, command)
+		require.Contains(t, err, "each of which lists its own entries: name one of them by -store")
+	}
 }
 
 // A record that cannot be read is listed, told of, and can be removed.

@@ -27,7 +27,7 @@ const storeURLs = `Stores, by -store or ` + storeVariable + ` (which keeps a pas
   postgres://user:password@host:5432/database?sslmode=verify-full
   mysql://user:password@host:3306/database?tls=true
   sqlite:/var/lib/shop/shop.db         an existing file
-  moving:redis://old redis://new       both during a move; list and watch take one of them
+  moving:redis://old redis://new       both, for get, resolve, free and check during a move
   memory:                              a new, empty one: for bench alone
 Redis takes prefix=…, and SQL table=…, where the program does not use the default.
 What has a meaning in a URL, such as / ? # @ : and %, is percent-encoded in a password.
@@ -47,7 +47,10 @@ func openStore(ctx context.Context, text string) (idempotent.Store, func() error
 		return openSQL(ctx, sqlstore.SQLite, rest, openSQLite)
 	}
 	store, end, err := storeurl.Open(ctx, text)
-	if errors.Is(err, idempotent.ErrInvalid) {
+	switch {
+	case errors.Is(err, idempotent.ErrInvalid) && strings.EqualFold(scheme, "moving"):
+		err = fmt.Errorf("%w (of other stores this command takes one at a time)", err)
+	case errors.Is(err, idempotent.ErrInvalid):
 		err = fmt.Errorf("%w (or it is postgres://, mysql:// or sqlite:)", err)
 	}
 	return store, end, err

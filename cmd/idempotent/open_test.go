@@ -39,6 +39,9 @@ func TestOpen_Errors(t *testing.T) {
 		{"mysql://ada:hunter2@db", exitUsage, "names no database"},
 		{"mysql://ada:hunter2@db/shop?tls=nonsense", exitUsage, "cannot be read"},
 		{"mysql://ada:hunter2@127.0.0.1:1/shop", exitError, "the store cannot be opened"},
+		{"moving:redis://ada:hunter2@h redis://:hunter2@h", exitUsage, "the old and the new store are the same one"},
+		{"moving:redis://ada:hunter2@h sqlite:shop.db", exitUsage, "this command takes one at a time"},
+		{"moving:redis://ada:hunter2@127.0.0.1:1 redis://:hunter2@h", exitError, "the store cannot be opened: storeurl: the old store"},
 		{"sqlite:", exitUsage, "is followed by the path of a file"},
 		{"sqlite:/none/such.db", exitError, "no such file"},
 		{"sqlite:/none/such.db?table=a.b", exitError, "no such file"},
@@ -92,7 +95,8 @@ func TestRedact(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
 		"redis://ada:p%40ss@h", "redis://:p%40ss@h", "postgres://h/d?password=p%40ss", "redis+sentinel://h?sentinel_password=p%40ss&master_name=m",
-		"-store=redis://ada:p%40ss@h",
+		"-store=redis://ada:p%40ss@h", "moving:redis://ada:p%40ss@h redis://i", "moving:redis://h redis://:p%40ss@i",
+		"moving:redis://:p%40ss@h redis://:other@i",
 	} {
 		require.Equal(t, "dial … and …: refused", redact(url, "dial p@ss and p%40ss: refused"), url)
 	}

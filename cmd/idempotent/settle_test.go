@@ -203,3 +203,23 @@ func TestFree_TakenOver(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, found)
 }
+
+// During a move a decision is one about both stores: either could answer.
+func TestSettle_Move(t *testing.T) {
+	t.Parallel()
+	old, new := newMemory(t), newMemory(t)
+	term := newTerminal(idempotent.Moving(old, new))
+	fill(t, idempotent.Moving(old, new), "")
+	code, _, said := term.says("resolve", "unknown", "-as", "success", "-owner", "owner-unknown", "-reason", "r", "-yes")
+	require.Equal(t, exitOK, code, said)
+	code, _, said = term.says("free", "abandoned", "-reason", "r", "-yes")
+	require.Equal(t, exitOK, code, said)
+	for _, store := range []idempotent.Store{old, new} {
+		e, _, err := store.Load(t.Context(), "unknown")
+		require.NoError(t, err)
+		require.Equal(t, idempotent.Success, e.Status)
+		_, found, err := store.Load(t.Context(), "abandoned")
+		require.NoError(t, err)
+		require.False(t, found)
+	}
+}
