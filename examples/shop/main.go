@@ -7,7 +7,9 @@
 //	go run ./examples/shop -demo                                play a story and check it
 //
 // Without -store the environment variable IDEMPOTENCY_STORE names the store;
-// package storeurl says what it may name.
+// package storeurl says what it may name. So a shop moves from one Redis to
+// another by three values of one setting: the old URL, "moving:redis://old
+// redis://new" while both are in use, and the new URL; see docs/moving.md.
 //
 // Told nothing, it first plays what clients do in the story, and then stays open.
 // It prints the address of its inspector, the page for whoever looks after the
@@ -70,6 +72,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	providerURL := flags.String("provider", "", "payment provider's `URL`; without one, a stand-in takes 3 s and agrees")
 	unsafe := flags.Bool("unsafe-redis", false, "start although Redis is set up so that a payment could be made twice")
 	lease := flags.Duration("lease", idempotent.DefaultLease, "how long a key stays in flight after its process has died")
+	retention := flags.Duration("retention", idempotent.DefaultSuccessRetention, "how long a repeat of a finished request gets its answer")
 	play := flags.Bool("demo", false, "play a story against the shop, print what happened, exit with 1 if any of it was wrong")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -83,9 +86,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		level.Set(silent) // the table tells it all
 	}
 
-	if *lease < idempotent.MinDuration {
-		_, _ = fmt.Fprintf(stderr, "shop: -lease %v: it must be at least %v\n", *lease, idempotent.MinDuration)
-		return 2
+	for name, d := range map[string]time.Duration{"-lease": *lease, "-retention": *retention} {
+		if d < idempotent.MinDuration {
+			_, _ = fmt.Fprintf(stderr, "shop: %s %v: it must be at least %v\n", name, d, idempotent.MinDuration)
+			return 2
+		}
 	}
 	store, closeStore, err := openStore(*storeURL)
 	if err != nil {
@@ -96,7 +101,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "shop:", errors.Join(err, closeStore()))
 		return 1
 	}
-	v := newService(store, closeStore, provider(*providerURL), log, idempotent.WithLease(*lease))
+	v := newService(store, closeStore, provider(*providerURL), log, idempotent.WithLease(*lease),
+		idempotent.WithSuccessRetention(*retention), idempotent.WithFailureRetention(min(*retention, idempotent.DefaultFailureRetention)))
 	if *play {
 		return demo(stdout, v)
 	}

@@ -393,12 +393,15 @@ func TestRun_Refusals(t *testing.T) {
 		{"help is no error", []string{"-h"}, 0, "-store"},
 		{"unknown flag", []string{"-nonsense"}, 2, "-nonsense"},
 		{"a lease that makes no sense", []string{"-lease", "0"}, 2, "-lease 0s"},
+		{"a retention that makes no sense", []string{"-retention", "-1h"}, 2, "-retention -1h0m0s"},
 		{"no store", []string{"-store", ""}, 1, "-store:"},
 		{"another kind of store", []string{"-store", "mysql://127.0.0.1"}, 1, "-store:"},
 		{"a URL that cannot be read", []string{"-store", "redis://ada:pa55word@127.0.0.1:port"}, 1, "-store: storeurl: idempotent: invalid argument: a port is not a number"},
 		{"a parameter that is not known", []string{"-store", "memory:?minimum_age=10m"}, 1, "minimum_age is not known"},
 		{"a store that is away", []string{"-store", "redis://ada:pa55word@" + gone.Addr().String()}, 1, "-store:"},
 		{"a store that is away, demo", []string{"-demo", "-store", "redis://" + gone.Addr().String()}, 1, "-store:"},
+		{"a move from a store that is away", []string{"-store", "moving:redis://:pa55word@" + gone.Addr().String() + " redis://127.0.0.1"}, 1, "-store: storeurl: the old store: "},
+		{"a move to itself", []string{"-store", "moving:redis://:pa55word@127.0.0.1 redis://127.0.0.1"}, 1, "nothing to move"},
 		{"a port in use", []string{"-addr", taken.Addr().String()}, 1, "in use"},
 	}
 	for _, tt := range tests {

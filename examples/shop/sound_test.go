@@ -36,9 +36,24 @@ func TestC040_RefusesAnUnsafeRedis(t *testing.T) {
 	}
 }
 
+// Of a move both have to keep the promise.
+func TestRefusesAnUnsafeMove(t *testing.T) {
+	t.Parallel()
+	good, bad := redistest.Start(t, durable...).Addr, redistest.Start(t).Addr
+	for which, store := range map[string]string{
+		"old": "moving:redis://" + bad + " redis://" + good,
+		"new": "moving:redis://" + good + " redis://" + bad,
+	} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 1, run([]string{"-store", store}, &stdout, &stderr))
+		require.True(t, strings.HasPrefix(stderr.String(), "shop: -store: the "+which+
+			" Redis does not keep the promise that nothing is paid twice:\n\n  appendonly: no\n"), stderr.String())
+	}
+}
+
 func TestUnsafeRedisIsLogged(t *testing.T) {
 	t.Parallel()
 	p := start(t, build(t), "-unsafe-redis", "-store", "redis://"+redistest.Start(t).Addr)
-	require.Regexp(t, `level=WARN msg="unsafe Redis" setting=appendonly value=no breaks=".*" fix=".*"`, p.log())
+	require.Regexp(t, `level=WARN msg="unsafe Redis" which=this setting=appendonly value=no breaks=".*" fix=".*"`, p.log())
 	require.Equal(t, "201 first", p.send(t.Context(), request{path: "/orders", token: ada, key: "k", body: tea}).String())
 }
