@@ -63,9 +63,9 @@ type sentOrder struct {
 	late     bool            // an answer came when the record may have been gone: it says nothing
 }
 
-func newRollOut(t *testing.T) *rollOut {
+func newRollOut(t *testing.T, binary string) *rollOut {
 	r := &rollOut{
-		T: t, old: redistest.Start(t), new: redistest.Start(t), binary: build(t),
+		T: t, binary: binary, old: redistest.Start(t), new: redistest.Start(t),
 		ledger: map[string][]string{}, replays: map[string]int{},
 	}
 	old, new := "redis://"+r.old.Addr, "redis://"+r.new.Addr
@@ -183,7 +183,7 @@ func (r *rollOut) pick() *sentOrder {
 // order sends o to one instance after the other until one answers with a
 // receipt.
 func (r *rollOut) order(o *sentOrder) {
-	for done := false; !done; {
+	for done := false; !done && r.Context().Err() == nil; {
 		s := &r.slots[rand.IntN(moveInstances)]
 		s.RLock()
 		a := s.instance.send(r.Context(), request{path: "/orders", token: ada, key: o.key, body: fmt.Sprintf(`{"item":%q,"quantity":1}`, o.key)})
@@ -256,7 +256,7 @@ func (r *rollOut) finish() (double, differing int) {
 // what the other one has placed.
 func TestMove(t *testing.T) {
 	t.Parallel()
-	r := newRollOut(t)
+	r := newRollOut(t, build(t))
 	r.repeated("AA")
 	r.exchange(0, "B")
 	r.repeated("AB", "BA")
@@ -275,13 +275,14 @@ func TestMove(t *testing.T) {
 // The same test finds orders that are placed twice where the move is cut short.
 func TestMove_CutShort(t *testing.T) {
 	t.Parallel()
+	binary := build(t)
 	for name, versions := range map[string][]string{
 		"a plain switch":              {"C"},
 		"the new one alone too early": {"B", "C"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRollOut(t)
+			r := newRollOut(t, binary)
 			r.repeated("AA")
 			for _, version := range versions {
 				r.exchange(0, version)
