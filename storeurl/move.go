@@ -47,7 +47,7 @@ func parseMove(text string) (*move, error) {
 	}
 	if m.old.same(m.new) {
 		return nil, errors.New("the old and the new store are the same one, so there is nothing to move; " +
-			"give another host, database or prefix, or one URL without moving:")
+			"give another host, database or prefix to one of them, or only one URL, and no moving: before it")
 	}
 	return &m, nil
 }

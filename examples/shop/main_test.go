@@ -86,6 +86,9 @@ func TestDemo(t *testing.T) {
 		play(t, "-store", url)
 		play(t, "-store", url) // an earlier run's keys are still there
 	})
+	t.Run("a move", func(t *testing.T) {
+		play(t, "-store", "moving:redis://"+redistest.Start(t, durable...).Addr+" redis://"+redistest.Start(t, durable...).Addr)
+	})
 	t.Run("an unsafe Redis", func(t *testing.T) {
 		play(t, "-unsafe-redis", "-store", "redis://"+redistest.Start(t).Addr)
 	})

@@ -262,6 +262,7 @@ func TestMove(t *testing.T) {
 	r.repeated("AB", "BA")
 	r.rollOutRest("B")
 	r.pass(moveRetention + moveLease)
+	require.Equal(t, "0", r.old.Must(t, "EXISTS", "idempotent:POST:/orders:user-ada:order-0"), "what A has recorded is forgotten")
 	r.repeated("BB")
 	r.exchange(0, "C")
 	r.repeated("BC", "CB")
