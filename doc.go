@@ -210,7 +210,8 @@
 // # Other stores
 //
 // [Tiered] answers repeats from copies in a near store and claims in a far one.
-// [Moving] claims in two stores while a program moves from one to the other.
+// [Moving] claims in two stores while a program moves from one to the other, and
+// [Stores] tells which ones.
 // Package sealed, a module of its own, encrypts and compresses what any store
 // records. Package storeurl opens the store that a URL names. memstore.WithSnapshot keeps
 // what is known across an orderly restart.

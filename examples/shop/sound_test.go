@@ -45,7 +45,7 @@ func TestRefusesAnUnsafeMove(t *testing.T) {
 		"new": "moving:redis://" + good + " redis://" + bad,
 	} {
 		var stdout, stderr bytes.Buffer
-		require.Equal(t, 1, run([]string{"-store", store}, &stdout, &stderr))
+		require.Equal(t, 1, run([]string{"-addr", "127.0.0.1:-1", "-store", store}, &stdout, &stderr))
 		require.True(t, strings.HasPrefix(stderr.String(), "shop: -store: the "+which+
 			" Redis does not keep the promise that nothing is paid twice:\n\n  appendonly: no\n"), stderr.String())
 	}
