@@ -12,7 +12,7 @@ import (
 // What one request, or one step of a sweep, may do for room. Five hundred
 // removals take about a third of a millisecond.
 const (
-	mostRemoved = 500 // entries, and what shares a segment with the last
+	mostRemoved = 500  // entries, and what shares a segment with the last
 	mostVisited = 4096 // segments looked at for entries past their time
 )
 

@@ -572,7 +572,7 @@ func TestInTx_CommitUnknown(t *testing.T) {
 	onServers(t, func(t *testing.T, d sqltest.Database) {
 		for _, lands := range []bool{false, true} {
 			key := fmt.Sprint("lands ", lands)
-			near, far, relay := throughRelay(t, d, 2*time.Second)
+			near, far, relay := throughRelay(t, d, 6*time.Second)
 			match := func(request, _ []byte) bool { return isCommit(request) }
 			var caught <-chan struct{}
 			if lands {
@@ -614,7 +614,7 @@ func TestInTx_CommitUnknown(t *testing.T) {
 func TestInTx_CommitLate(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, d sqltest.Database) {
-		near, far, relay := throughRelay(t, d, 4*time.Second)
+		near, far, relay := throughRelay(t, d, 8*time.Second)
 		relay.HoldRequest(isCommit)
 		_, err := sqlstore.InTx(t.Context(), near.guard, "k", near.pay("k", "a"))
 		require.ErrorIs(t, err, sqlstore.ErrCommitUnknown)
