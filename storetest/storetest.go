@@ -13,7 +13,7 @@
 //		})
 //	}
 //
-// Leases of cases that wait for a lapse are 50 ms long, all others a minute:
+// Leases of cases that wait for a lapse are 50 ms long, all others ten minutes:
 // the suite waits for real, several cases at a time, and takes a few seconds.
 //
 // A store that lives in the process runs on the fake clock of a

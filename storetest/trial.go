@@ -16,7 +16,7 @@ const (
 	short = 50 * time.Millisecond  // over after past
 	past  = 100 * time.Millisecond // with room for stores that read a coarse clock
 	tick  = 20 * time.Millisecond  // enough to see a time that should not have moved
-	long  = time.Minute            // never over
+	long  = 10 * time.Minute       // never over
 
 	// slack is what two readings of one time may differ by, since stores
 	// round times as they like.
