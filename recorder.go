@@ -178,11 +178,14 @@ func (rec *recorder) EnableFullDuplex() error {
 
 // finish ends the recording, once, when the handler has returned or panicked.
 // Whatever the handler still does to the response after that fails and changes
-// nothing. A write that hangs is waited for.
+// nothing. A write that hangs is waited for. Called again it does nothing and
+// returns the zero value.
 func (rec *recorder) finish(keepCookies bool) capture {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	rec.finished.Store(true)
+	if rec.finished.Swap(true) {
+		return capture{}
+	}
 
 	c := capture{
 		wrote:    rec.status != 0 || rec.hijacked,

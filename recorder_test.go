@@ -665,6 +665,22 @@ func TestRecorder_HeaderIsTheHandlersOwn(t *testing.T) {
 	require.Equal(t, []string{"X-Other", "X-Outer"}, recorderTestNames(got.response.fields))
 }
 
+// The middleware finishes once more on its way out, in case of a panic.
+func TestRecorder_FinishedOnce(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	rec := newRecorder(w, "POST", 10)
+	rec.Header().Set(http.TrailerPrefix+"X-Sum", "1")
+	rec.Header().Set("Set-Cookie", "a=1")
+	_, _ = io.WriteString(rec, "ok")
+	got := rec.finish(true)
+	require.Contains(t, recorderTestNames(got.response.fields), "Set-Cookie")
+	want := slices.Clone(rec.fields)
+
+	require.Zero(t, rec.finish(false))
+	require.Equal(t, want, rec.fields, "nor is a cookie taken back, or a trailer added twice")
+}
+
 func TestB50_FlushReachesTheClientAtOnce(t *testing.T) {
 	t.Parallel()
 	seen := make(chan struct{})
