@@ -2,6 +2,7 @@ package idempotent
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"log/slog"
@@ -297,10 +298,13 @@ func waitPreference(wait time.Duration) string {
 
 // requestTrace is where a correlation id comes from by default.
 func requestTrace(r *http.Request) string {
-	for _, name := range [...]string{"X-Request-Id", "Traceparent"} { // in canonical form, so that Get would only look for it
-		if lines := r.Header[name]; len(lines) > 0 && lines[0] != "" {
-			return lines[0]
-		}
+	return cmp.Or(firstLine(r.Header, "X-Request-Id"), firstLine(r.Header, "Traceparent"))
+}
+
+// firstLine is h.Get for a name in canonical form, which Get would make first.
+func firstLine(h http.Header, name string) string {
+	if lines := h[name]; len(lines) > 0 {
+		return lines[0]
 	}
 	return ""
 }

@@ -60,7 +60,7 @@ func (r *responseRecord) replay(w http.ResponseWriter, req *http.Request) error 
 		delete(h, "Content-Length")
 	case req.Method == http.MethodHead && (content.body == "" || r.field("Content-Length") != nil):
 		// The recorded field, or none, describes the body that is not sent.
-	case h.Get("Content-Encoding") != "" && content.coding == "":
+	case firstLine(h, "Content-Encoding") != "" && content.coding == "":
 		// An outer layer encodes what we write; the length is its business.
 		delete(h, "Content-Length")
 	default:
