@@ -22,8 +22,8 @@ import (
 type phase uint64
 
 const (
-	dead    phase = iota // no longer, or about to be no longer, in the map
-	busy                 // look again
+	busy    phase = iota // look again; what a new slot is
+	dead                 // no longer, or about to be no longer, in the map
 	pending              // claimed; word.end is the end of the lease
 	done                 // finished; word.end is the end of the retention
 )
@@ -66,7 +66,7 @@ type slot struct {
 	reported atomic.Bool // a sweep has counted it as abandoned
 }
 
-// newSlot returns a slot that nobody else has seen. The texts are copied, all
+// newSlot returns a busy slot that nobody else has seen. The texts are copied, all
 // into one string: a caller may have made its own over a buffer that it uses
 // again. With an owner that is never empty the sum is a new string always.
 func newSlot(key, owner, fingerprint, trace string, at int64) *slot {
@@ -197,7 +197,6 @@ func (s *Store) insert(ctx context.Context, key string, c idempotent.Claim) (fou
 		return found{}, false, err
 	}
 	f := s.newClaim(key, c)
-	f.slot.store(newWord(busy, 0))
 	if _, taken := s.slots.LoadOrStore(f.slot.key(), f.slot); taken {
 		s.tally.add(-1, 0)
 		s.bytes.Add(-size)
@@ -294,7 +293,6 @@ func (s *Store) complete(f found, o idempotent.Outcome) *slot {
 func (s *Store) record(key, owner string, o idempotent.Outcome) *slot {
 	now := s.clock.now()
 	sl := newSlot(key, owner, o.Fingerprint, "", now)
-	sl.store(newWord(busy, 0))
 	if _, taken := s.slots.LoadOrStore(sl.key(), sl); taken {
 		return nil
 	}
@@ -312,7 +310,6 @@ func (s *Store) settle(f found, o idempotent.Outcome) *slot {
 		texts: old.texts, cuts: old.cuts,
 		claimed: old.claimed, first: old.first, fence: old.fence,
 	}
-	sl.store(newWord(busy, 0))
 	if !s.replace(f, sl) {
 		return nil
 	}
