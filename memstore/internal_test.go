@@ -165,3 +165,9 @@ func logged() (*slog.Logger, *bytes.Buffer) {
 	var buf bytes.Buffer
 	return slog.New(slog.NewTextHandler(&buf, nil)), &buf
 }
+
+// A slot is in the map before it has its fence. Whoever met it dead there would
+// take it out of the map again, and the key would have two owners.
+func TestNewSlotIsBusy(t *testing.T) {
+	require.Equal(t, busy, newSlot("k", "owner", "", "", 0).load().phase())
+}
