@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"testing"
 	"time"
 
@@ -27,11 +28,21 @@ func expect(c peer.Client, key string) error {
 }
 
 // driven measures an app in process, from so many goroutines, with the keys
-// that it is given: by processor time where it is one goroutine, and else by the
-// clock.
-func driven(app *peer.App, goroutines int, keys func() []string) func() (float64, error) {
+// that it is given, after it has answered others: by processor time where it is
+// one goroutine, and else by the clock. The app is made anew for it, so that no
+// other one's answers lie in the heap.
+func driven(open func(op func() string) *peer.App, goroutines int, before, keys func() []string) func() (float64, error) {
 	return func() (float64, error) {
+		app := open(work)
+		defer app.Close()
+		c := app.Client()
+		for _, key := range before() {
+			if err := expect(c, key); err != nil {
+				return 0, err
+			}
+		}
 		all := keys()
+		runtime.GC()
 		requests := func(_, from, to int) error {
 			c := app.Client()
 			for _, key := range all[from:to] {
@@ -54,24 +65,22 @@ type added struct {
 	bare               measure.Samples // net/http without a layer
 }
 
-// addedBy measures the apps in turns, after each has answered the recorded
-// keys. Their stores are as they come: ours bounded at 10,000 entries, the
+// addedBy measures the apps in turns, each after it has answered the keys of
+// before. Their stores are as they come: ours bounded at 10,000 entries, the
 // others not at all.
-func addedBy(b *bench, goroutines int, recorded []string, keys func() []string) (added, error) {
-	apps := []*peer.App{peer.Bare(work), peer.Guarded(work), peer.FiberBare(work), peer.Fiber(work), peer.PlainMemory(work)}
+func addedBy(b *bench, goroutines int, before, keys func() []string) (added, error) {
 	var sides []measure.Side
-	for i, app := range apps {
-		defer app.Close()
-		c := app.Client()
-		for _, key := range recorded {
-			if err := expect(c, key); err != nil {
-				return added{}, err
-			}
-		}
-		sides = append(sides, measure.Side{
-			Name: []string{"bare", "guarded", "fiber, bare", "fiber", "plain middleware"}[i],
-			Run:  driven(app, goroutines, keys),
-		})
+	for _, app := range []struct {
+		name string
+		open func(op func() string) *peer.App
+	}{
+		{"bare", peer.Bare},
+		{"guarded", peer.Guarded},
+		{"fiber, bare", peer.FiberBare},
+		{"fiber", peer.Fiber},
+		{"plain middleware", peer.PlainMemory},
+	} {
+		sides = append(sides, measure.Side{Name: app.name, Run: driven(app.open, goroutines, before, keys)})
 	}
 	got, err := b.compare(sides...)
 	if err != nil {
@@ -93,11 +102,12 @@ func middlewareReplay(b *bench) (outcome, error) {
 	for len(replays) < cap(replays) {
 		replays = append(replays, keys...)
 	}
-	serial, err := addedBy(b, 1, keys, func() []string { return replays })
+	recordedKeys := func() []string { return keys }
+	serial, err := addedBy(b, 1, recordedKeys, func() []string { return replays })
 	if err != nil {
 		return outcome{}, err
 	}
-	parallel, err := addedBy(b, workers(), keys, func() []string { return replays })
+	parallel, err := addedBy(b, workers(), recordedKeys, func() []string { return replays })
 	if err != nil {
 		return outcome{}, err
 	}
@@ -121,11 +131,13 @@ func middlewareReplay(b *bench) (outcome, error) {
 // middlewareFresh is P8.
 func middlewareFresh(b *bench) (outcome, error) {
 	n := b.size(30_000, 500)
-	serial, err := addedBy(b, 1, nil, func() []string { return b.keys(n) })
+	fresh := func() []string { return b.keys(n) }
+	full := func() []string { return b.keys(b.size(peer.Bound, 100)) } // as much as ours keeps
+	serial, err := addedBy(b, 1, full, fresh)
 	if err != nil {
 		return outcome{}, err
 	}
-	parallel, err := addedBy(b, workers(), nil, func() []string { return b.keys(n) })
+	parallel, err := addedBy(b, workers(), full, fresh)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -168,29 +180,32 @@ func loopback(b *bench) (outcome, error) {
 	}
 	type served struct {
 		name string
-		app  *peer.App
+		open func(op func() string) *peer.App
 		keys func() []string
 	}
 	var sides []measure.Side
 	for _, s := range []served{
-		{"bare", peer.Bare(work), fresh},
-		{"guarded, fresh", peer.Guarded(work), fresh},
-		{"guarded, replay", peer.Guarded(work), replays},
-		{"plain, fresh", peer.PlainMemory(work), fresh},
-		{"plain, replay", peer.PlainMemory(work), replays},
+		{"bare", peer.Bare, fresh},
+		{"guarded, fresh", peer.Guarded, fresh},
+		{"guarded, replay", peer.Guarded, replays},
+		{"plain, fresh", peer.PlainMemory, fresh},
+		{"plain, replay", peer.PlainMemory, replays},
 	} {
-		defer s.app.Close()
-		site, err := listen(s.app.Handler)
-		if err != nil {
-			return o, err
-		}
-		defer site.close()
-		// The first round of a replay finds its keys recorded, by one caller.
-		if err := site.each(recorded); err != nil {
-			return o, fmt.Errorf("%s: %w", s.name, err)
-		}
+		// Made anew, so that no other one's answers lie in the heap.
 		sides = append(sides, measure.Side{Name: s.name, Run: func() (float64, error) {
+			app := s.open(work)
+			defer app.Close()
+			site, err := listen(app.Handler)
+			if err != nil {
+				return 0, err
+			}
+			defer site.close()
+			// One caller has them recorded, before others ask for them.
+			if err := site.each(recorded); err != nil {
+				return 0, err
+			}
 			keys := s.keys()
+			runtime.GC()
 			return measure.Parallel(connections, len(keys), func(_, from, to int) error { return site.each(keys[from:to]) })
 		}})
 	}
