@@ -141,7 +141,9 @@ func (b belief) after(c call, r reply, l licence) (next []belief) {
 }
 
 // looked reports whether e changes nothing where the entry is over.
-func looked(e model.Event) bool { return e.Op == model.Load || e.Op == model.Renew }
+func looked(e model.Event) bool {
+	return e.Op == model.Load || e.Op == model.Renew || e.Op == model.Release
+}
 
 // view is a belief together with one reading of the entry, and when the store
 // may have read it so.
