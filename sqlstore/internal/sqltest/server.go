@@ -185,13 +185,16 @@ func startMaria(config ...string) (*Server, error) {
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	if err := prepare(as, install, "--no-defaults", "--datadir="+data, "--skip-test-db", "--auth-root-authentication-method=normal"); err != nil {
+	// A server that starts removes the temporary tables of others from the
+	// directory that it shares with them.
+	tmp := "--tmpdir=" + dir
+	if err := prepare(as, install, "--no-defaults", "--datadir="+data, tmp, "--skip-test-db", "--auth-root-authentication-method=normal"); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
 	return begin(&Server{kind: MySQL, dir: dir, launch: func(port string) *exec.Cmd {
 		return command(as, daemon, append([]string{
-			"--no-defaults", "--datadir=" + data, "--bind-address=127.0.0.1", "--port=" + port,
+			"--no-defaults", "--datadir=" + data, tmp, "--bind-address=127.0.0.1", "--port=" + port,
 			"--socket=" + filepath.Join(dir, "socket"), "--pid-file=" + filepath.Join(dir, "pid"),
 			"--innodb-flush-log-at-trx-commit=2", "--max-connections=300",
 			// Unlike every release of MySQL, whose text is UTF-8 where nothing else is said.
