@@ -112,7 +112,7 @@ func (sn *snapshot) end(clean bool) error {
 	if clean {
 		err = sn.lock.Truncate(0)
 	}
-	return errors.Join(err, sn.lock.Close())
+	return errors.Join(err, unlockFile(sn.lock))
 }
 
 // restore fills a new store from its snapshot. Where that fails nothing of it
@@ -129,7 +129,7 @@ func (s *Store) restore(path string, background bool) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = sn.lock.Close()
+			_ = unlockFile(sn.lock)
 		}
 	}()
 	entries, err := s.read(path, background)

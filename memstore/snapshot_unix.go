@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// lockFile takes f for this process until it is closed, also by the death of
-// the process.
+// lockFile takes f for this process until unlockFile, or the death of the
+// process.
 func lockFile(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -17,6 +17,12 @@ func lockFile(f *os.File) error {
 			return err
 		}
 	}
+}
+
+// unlockFile closes f, and gives it up first: a child that was just being started
+// may hold a copy of it for a moment longer.
+func unlockFile(f *os.File) error {
+	return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close())
 }
 
 // syncDir makes a rename in dir last.

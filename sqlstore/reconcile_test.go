@@ -126,7 +126,9 @@ func TestReconcile(t *testing.T) {
 				require.NoError(t, err)
 				switch key {
 				case "success", "failure":
-					require.Equal(t, 1, asked[kind+key])
+					if told[kind+key] == nil { // or a busy database has not taken the answer at first
+						require.Equal(t, 1, asked[kind+key])
+					}
 					require.False(t, e.Unknown, kind+key)
 					require.Equal(t, key == "success", e.Status == idempotent.Success)
 					require.Equal(t, a.result, e.Result)
