@@ -28,6 +28,10 @@ func soon() sqlstore.ReconcileOption {
 	return sqlstore.WithReconcilePauses(time.Millisecond, 20*time.Millisecond)
 }
 
+// unhurried is of a guard whose settlements a busy machine does not cut off: an
+// answer that was not stored is asked for again.
+var unhurried = idempotent.WithStoreTimeout(time.Minute)
+
 // reconcile runs a reconciler in the background until the test or stop ends it.
 func reconcile(t *testing.T, s *sqlstore.Store, g *idempotent.Guard, ask sqlstore.AskFunc, opts ...sqlstore.ReconcileOption) (stop func()) {
 	t.Helper()
@@ -67,7 +71,7 @@ func TestReconcile(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d sqltest.Database) {
 		s := newStore(t, d.Open(t), d.Kind)
-		g := idempotent.New(s)
+		g := idempotent.New(s, unhurried)
 		ctx := t.Context()
 		boom := errors.New("boom")
 		answers := map[string]struct {
@@ -126,9 +130,7 @@ func TestReconcile(t *testing.T) {
 				require.NoError(t, err)
 				switch key {
 				case "success", "failure":
-					if told[kind+key] == nil { // or a busy database has not taken the answer at first
-						require.Equal(t, 1, asked[kind+key])
-					}
+					require.Equal(t, 1, asked[kind+key], told[kind+key])
 					require.False(t, e.Unknown, kind+key)
 					require.Equal(t, key == "success", e.Status == idempotent.Success)
 					require.Equal(t, a.result, e.Result)
@@ -158,7 +160,7 @@ func TestReconcile_Age(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.Complete(t.Context(), "recorded", "a", unknownOutcome()))
 	keys := make(chan string, 100)
-	stop := reconcile(t, s, idempotent.New(s), func(_ context.Context, u sqlstore.Unknown) (idempotent.Class, string, error) {
+	stop := reconcile(t, s, idempotent.New(s, unhurried), func(_ context.Context, u sqlstore.Unknown) (idempotent.Class, string, error) {
 		keys <- u.Key
 		return idempotent.ClassSuccess, "r", nil
 	}, soon())
@@ -269,7 +271,7 @@ func TestReconcile_SeveralAtOnce(t *testing.T) {
 					settled[e.Key] = append(settled[e.Key], name)
 				}
 			})
-			g := idempotent.New(newStore(t, db, d.Kind), idempotent.WithObserver(observer), idempotent.WithStoreTimeout(20*time.Second))
+			g := idempotent.New(newStore(t, db, d.Kind), idempotent.WithObserver(observer), unhurried)
 			stops = append(stops, reconcile(t, s, g, func(context.Context, sqlstore.Unknown) (idempotent.Class, string, error) {
 				return idempotent.ClassSuccess, name, nil
 			}, soon(), sqlstore.WithReconcileErrors(func(_ context.Context, _ sqlstore.Unknown, err error) { t.Error(err) })))
@@ -297,7 +299,7 @@ func TestReconcile_KeyRunsAnew(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, d sqltest.Database) {
 		s := newStore(t, d.Open(t), d.Kind)
-		g := idempotent.New(s)
+		g := idempotent.New(s, unhurried)
 		ctx := t.Context()
 		abandon(t, s, "k", "dead", time.Hour)
 		asked := 0
@@ -387,7 +389,7 @@ func TestReconcile_PaymentDoneRecordNotWritten(t *testing.T) {
 
 		var mu sync.Mutex
 		var events []idempotent.Event
-		g := idempotent.New(s, idempotent.WithObserver(idempotent.ObserverFunc(func(_ context.Context, e idempotent.Event) {
+		g := idempotent.New(s, unhurried, idempotent.WithObserver(idempotent.ObserverFunc(func(_ context.Context, e idempotent.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			events = append(events, e)

@@ -10,10 +10,11 @@ import (
 	"github.com/idempotent-go/idempotent/internal/model"
 )
 
-// mostOpen is how many calls without a known answer a client makes before it is
-// taken for dead. Each may have happened at any later time, and the search for
-// an order grows with every one.
-const mostOpen = 3
+// mostOpen is how many calls of a key may be without a known answer before its
+// clients call no more. What each has under way may add two. Such a call may have
+// happened at any later time: with a dozen the search for an order takes seconds,
+// and with a few more it has no end.
+const mostOpen = 6
 
 // client makes random calls on one key: mostly in its own name, now and then in
 // that of another client, as a resent call or a process that has been taken for
@@ -28,12 +29,13 @@ type client struct {
 
 // play makes n calls on key.
 func (c *client) play(ctx context.Context, key string, n int) {
-	open := 0
-	for done := 0; done < n && open < mostOpen && ctx.Err() == nil; done++ {
+	for done := 0; done < n && ctx.Err() == nil; done++ {
 		e := c.event(key)
 		for range 1 + c.rand.IntN(5)/4 { // one in five is sent twice
+			if c.recorder.unanswered(key) >= mostOpen {
+				return
+			}
 			if !c.recorder.send(c.context(ctx), c.handle, e) {
-				open++
 				rest(ctx, c.short/2)
 			}
 		}
