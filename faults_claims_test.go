@@ -160,7 +160,7 @@ func (s *vanishing) Claim(ctx context.Context, key string, c idempotent.Claim) (
 // A refused claim never turns into a run, also where what refused it has gone.
 func TestC011_RefusedClaimNeverRuns(t *testing.T) {
 	eachStore(t, func(t *testing.T, w world) {
-		g := idempotent.New(&vanishing{Store: w.open(t)})
+		g := idempotent.New(&vanishing{Store: w.open(t)}, idempotent.WithStoreTimeout(patience)) // 200 wait for each other
 		var running, runs, replays atomic.Int64
 		var callers sync.WaitGroup
 		start := make(chan struct{})

@@ -176,7 +176,7 @@ func TestFlood_ProtectedTraffic(t *testing.T) {
 func TestC042_SlowClientsHoldNothing(t *testing.T) {
 	t.Parallel()
 	const halves, waiters, deaf = 50, 50, 4
-	pool := redis.NewClient(&redis.Options{Addr: redistest.Shared(t).Addr, DisableIdentity: true, PoolSize: 2})
+	pool := redis.NewClient(&redis.Options{Addr: redistest.Shared(t).Addr, DisableIdentity: true, PoolSize: 2, PoolTimeout: patience})
 	t.Cleanup(func() { _ = pool.Close() })
 	store := redisstore.New(pool, redisstore.WithPrefix(fmt.Sprintf("b%d:", redisPrefixes.Add(1))))
 	t.Cleanup(func() { _ = store.Close() })

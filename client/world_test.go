@@ -22,7 +22,7 @@ import (
 	"github.com/idempotent-go/idempotent/memstore"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // world is our own server behind a relay that can be told to spoil things. Its
 // handler answers 201 with the number of its run.

@@ -367,7 +367,7 @@ func TestClientHangsUp(t *testing.T) {
 	require.Eventually(t, func() bool {
 		a = w.keyed(t, "k", "tea")
 		return a.reason() != "IN_FLIGHT"
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.NoError(t, a.err)
 	require.True(t, a.replayed())
 	require.Equal(t, []string{"1"}, a.header["x-a"])
@@ -468,7 +468,7 @@ func TestStoreDownAtCompletion(t *testing.T) {
 	require.Eventually(t, func() bool {
 		a = w.keyed(t, "k", "tea")
 		return a.reason() != "IN_FLIGHT"
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.Equal(t, codes.FailedPrecondition, a.code())
 	require.Equal(t, "OUTCOME_UNKNOWN", a.reason())
 	require.Equal(t, "[]", a.pushback())

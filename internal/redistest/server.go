@@ -24,7 +24,7 @@ import (
 const RequireServers = "IDEMPOTENT_REQUIRE_SERVERS"
 
 // patience is how long a server may take to start or to end.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // Server is a running redis-server on loopback that nobody else uses.
 type Server struct {
@@ -183,8 +183,8 @@ func Command(args ...string) []byte {
 	return b
 }
 
-// Eventually waits until holds returns true, and fails the test after ten
-// seconds.
+// Eventually waits until holds returns true, and fails the test after a
+// minute.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
