@@ -23,7 +23,7 @@ const (
 	slack = 5 * time.Millisecond
 
 	// ceiling ends a wait for something that does not happen.
-	ceiling = 10 * time.Second
+	ceiling = 30 * time.Second
 )
 
 // Owners and fingerprints. Keys are random, so that these need not be.
