@@ -103,9 +103,20 @@ func (m *moving) Load(ctx context.Context, key string) (Entry, bool, error) {
 	return r.entry, r.found, nil
 }
 
+// look reads key in both stores.
 func (m *moving) look(ctx context.Context, key string) (old, new reading, err error) {
 	if old.entry, old.found, err = m.old.Load(ctx, key); err == nil {
-		new.entry, new.found, err = m.new.Load(ctx, key)
+		old, new, err = m.lookOn(ctx, key, old)
+	}
+	return old, new, err
+}
+
+// lookOn reads key in new, when old was read. An outcome that was recorded in
+// both meanwhile is read in old, where everybody finds it from now on.
+func (m *moving) lookOn(ctx context.Context, key string, old reading) (_, new reading, err error) {
+	new.entry, new.found, err = m.new.Load(ctx, key)
+	if err == nil && old.entry.Status == Pending && new.rank() > old.rank() {
+		old.entry, old.found, err = m.old.Load(ctx, key)
 	}
 	return old, new, err
 }
@@ -119,8 +130,8 @@ func (m *moving) Claim(ctx context.Context, key string, c Claim) (Entry, bool, e
 	}
 	old := reading{held, true}
 	if !claimed {
-		var new reading
-		if new.entry, new.found, err = m.new.Load(ctx, key); err != nil {
+		old, new, err := m.lookOn(ctx, key, old)
+		if err != nil {
 			return Entry{}, false, err
 		}
 		return merge(old, new).entry, false, nil

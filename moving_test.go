@@ -143,6 +143,63 @@ func TestMoving_OneReading(t *testing.T) {
 	})
 }
 
+// meanwhile is a store before whose first look something else happens.
+type meanwhile struct {
+	idempotent.Store
+	happens func()
+}
+
+func (s *meanwhile) Load(ctx context.Context, key string) (idempotent.Entry, bool, error) {
+	if s.happens != nil {
+		happens := s.happens
+		s.happens = nil
+		happens()
+	}
+	return s.Store.Load(ctx, key)
+}
+
+// A completion between the looks at the two stores is told as ever after.
+func TestMoving_CompletedBetweenTheLooks(t *testing.T) {
+	t.Parallel()
+	another := tierClaim
+	another.Owner = "another"
+	for name, look := range map[string]func(context.Context, idempotent.Store) (idempotent.Entry, error){
+		"Load": func(ctx context.Context, s idempotent.Store) (idempotent.Entry, error) {
+			e, _, err := s.Load(ctx, "k")
+			return e, err
+		},
+		"Claim": func(ctx context.Context, s idempotent.Store) (idempotent.Entry, error) {
+			e, _, err := s.Claim(ctx, "k", another)
+			return e, err
+		},
+		"Wait": func(ctx context.Context, s idempotent.Store) (idempotent.Entry, error) {
+			e, _, err := idempotent.Wait(ctx, s, "k")
+			return e, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				old, new := tierMem(t), tierMem(t)
+				for _, s := range []idempotent.Store{old, new} {
+					_, _, err := s.Claim(t.Context(), "k", tierClaim)
+					require.NoError(t, err)
+				}
+				s := idempotent.Moving(old, &meanwhile{Store: new, happens: func() {
+					require.NoError(t, old.Complete(t.Context(), "k", "owner", tierOutcome))
+					time.Sleep(time.Second)
+					require.NoError(t, new.Complete(t.Context(), "k", "owner", tierOutcome))
+				}})
+				then, err := look(t.Context(), s)
+				require.NoError(t, err)
+				after, _, err := s.Load(t.Context(), "k")
+				require.NoError(t, err)
+				require.Equal(t, after, then)
+			})
+		})
+	}
+}
+
 // The fence is the larger of both, in every answer and after the end.
 func TestMoving_Fence(t *testing.T) {
 	t.Parallel()
