@@ -696,7 +696,7 @@ func TestStatus_AskedBeforeSendingAgain(t *testing.T) {
 			<-open
 			w.created(rw)
 		}, opts...)
-		more := []client.Option{client.WithStatusURL("/operations"), client.WithAttemptTimeout(400 * time.Millisecond)}
+		more := []client.Option{client.WithStatusURL("/operations"), client.WithAttemptTimeout(2 * time.Second)}
 		if scope {
 			more = append(more, client.WithPrincipalScope())
 		}

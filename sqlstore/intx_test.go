@@ -79,7 +79,7 @@ var quiet = idempotent.WithLogger(slog.New(slog.DiscardHandler))
 
 // patient options for a busy machine.
 func patient(opts ...sqlstore.TxOption) []sqlstore.TxOption {
-	return append([]sqlstore.TxOption{sqlstore.WithGuard(quiet, idempotent.WithStoreTimeout(20*time.Second))}, opts...)
+	return append([]sqlstore.TxOption{sqlstore.WithGuard(quiet, idempotent.WithStoreTimeout(2*time.Minute))}, opts...)
 }
 
 // txWorld is a database with a table of a business and a TxGuard.
