@@ -27,15 +27,17 @@ import (
 // the request it is given, and its answer waits for the commit: its writer can
 // neither flush nor be hijacked, and an answer longer than
 // [idempotent.WithMaxResponse] is rolled back and answered with 500. Interim
-// answers are not sent. Requests without a key have no transaction and go to the
-// handler as they are.
+// answers are not sent, and "Prefer: respond-async" is ignored, see
+// [idempotent.Synchronous]. Requests without a key have no transaction and go to
+// the handler as they are.
 func (g *TxGuard) Middleware(principal idempotent.PrincipalFunc, opts ...idempotent.HTTPOption) func(http.Handler) http.Handler {
 	protect := g.guard.Middleware(principal, append([]idempotent.HTTPOption{idempotent.WithClassify(Classify)}, opts...)...)
 	return func(next http.Handler) http.Handler {
 		if next == nil {
 			panic("sqlstore: Middleware: the next handler is nil")
 		}
-		return &txHandler{guard: g, protected: protect(operation{next})}
+		// A handler that went on without its client would lose its transaction.
+		return &txHandler{guard: g, protected: protect(idempotent.Synchronous(operation{next}))}
 	}
 }
 

@@ -268,6 +268,30 @@ func TestMiddleware_Again(t *testing.T) {
 	})
 }
 
+// A client that does not want to wait is answered after the commit all the same.
+func TestMiddleware_NotAsync(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d sqltest.Database) {
+		w := newTxWorld(t, d)
+		url := w.serve(t, func(rw http.ResponseWriter, r *http.Request) {
+			if tx, _ := sqlstore.Tx(r.Context()); w.ledger.add(r.Context(), tx, "k", "a") != nil {
+				rw.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			rw.WriteHeader(http.StatusCreated)
+		}, idempotent.WithStatusURL("/operations"))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, http.NoBody)
+		require.NoError(t, err)
+		req.Header.Set("Idempotency-Key", "k")
+		req.Header.Set("Prefer", "respond-async")
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, http.StatusCreated, resp.StatusCode)
+		require.Equal(t, []string{"a"}, w.ledger.rows(t, "k"))
+	})
+}
+
 // Requests without a key go to the handler as they are.
 func TestMiddleware_Unkeyed(t *testing.T) {
 	t.Parallel()
