@@ -43,14 +43,14 @@ var sqliteCodes = map[int64]fault{
 	13: faultFull,  // SQLITE_FULL
 }
 
-// classify tells faults by their code, never by their text.
-func (d Dialect) classify(err error) fault {
-	for ; err != nil; err = errors.Unwrap(err) {
-		if code, ok := d.code(err); ok {
-			return code
-		}
-	}
-	return faultOther
+// classify tells faults by their code, never by their text. An operation may have
+// joined the error to one of its own.
+func (d Dialect) classify(err error) (f fault) {
+	anyIn(err, func(err error) bool {
+		f, _ = d.code(err)
+		return f != faultOther
+	})
+	return f
 }
 
 // code reads the code of one error in a chain. Drivers are not imported, so it

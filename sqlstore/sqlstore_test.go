@@ -274,6 +274,9 @@ func TestClassify(t *testing.T) {
 		{"another's", sqlstore.MySQL, sqliteError(5), false, false},
 		{"text", sqlstore.PostgreSQL, errors.New("ERROR: deadlock detected (SQLSTATE 40P01)"), false, false},
 		{"closed", sqlstore.PostgreSQL, sql.ErrConnDone, false, false},
+		{"joined", sqlstore.PostgreSQL, errors.Join(sql.ErrTxDone, wrapped(&pgconn.PgError{Code: "40001"})), true, false},
+		{"two wrapped", sqlstore.MySQL, fmt.Errorf("%w: %w", sql.ErrTxDone, &mysql.MySQLError{Number: 1213}), true, false},
+		{"joined to its consequence", sqlstore.PostgreSQL, errors.Join(&pgconn.PgError{Code: "25P02"}, &pgconn.PgError{Code: "40P01"}), true, false},
 		{"nil pointer", sqlstore.MySQL, (*mysql.MySQLError)(nil), false, false},
 	} {
 		require.Equal(t, c.retry, c.dialect.Retries(c.err), c.name)
