@@ -61,6 +61,25 @@ func (d Dialect) unlessPresent() string {
 	return "ON CONFLICT (name) DO NOTHING"
 }
 
+// unlessLocked has a SELECT pass over rows that somebody's transaction holds: a
+// DELETE of many would wait for its end, and have others wait for what it has
+// locked until then. SQLite's writers wait for each other whatever they write.
+func (d Dialect) unlessLocked() string {
+	if d == SQLite {
+		return ""
+	}
+	return " FOR UPDATE SKIP LOCKED"
+}
+
+// deleteByName begins a DELETE of rows that it names. MySQL locks all that it looks
+// at, not only what it deletes, and would at times rather look at the whole table.
+func (d Dialect) deleteByName(table string) string {
+	if d == MySQL {
+		return "DELETE t FROM " + table + " t FORCE INDEX (PRIMARY)"
+	}
+	return "DELETE FROM " + table
+}
+
 // statements are the texts of one dialect for one table. Each decides by
 // itself, by the database's clock.
 type statements struct {
@@ -87,11 +106,13 @@ type statements struct {
 func newStatements(d Dialect, table string) statements {
 	write := func(text string) string {
 		text = strings.NewReplacer(
+			"{delete}", d.deleteByName(table),
 			"{table}", table,
 			"{now}", d.clock(),
 			"{mine}", "name = ? AND full_key = ? AND owner = ? AND format = 1 AND status = 'pending' AND "+d.clock()+" < expires_at + keep_for",
 			"{batch}", "("+strings.Repeat("?, ", sweepBatch-1)+"?)",
 			"{unlessPresent}", d.unlessPresent(),
+			"{unlessLocked}", d.unlessLocked(),
 		).Replace(text)
 		if d == PostgreSQL {
 			text = numbered(text)
@@ -154,17 +175,17 @@ SELECT name, full_key, owner, trace, fence, version, {now} - claimed_at,
   CASE WHEN status = 'pending' AND sweep_at = expires_at THEN 1 ELSE 0 END
 FROM {table}
 WHERE sweep_at <= {now} AND format = 1 AND status IN ('pending', 'success', 'failed', 'unknown', 'free')
-ORDER BY sweep_at LIMIT ` + strconv.Itoa(sweepBatch)),
+ORDER BY sweep_at LIMIT ` + strconv.Itoa(sweepBatch) + `{unlessLocked}`),
 
 		abandoned: write(`
 UPDATE {table} SET sweep_at = expires_at + keep_for, version = version + 1
 WHERE name = ? AND fence = ? AND version = ? AND format = 1 AND status = 'pending'`),
 
 		freed: write(`
-DELETE FROM {table} WHERE sweep_at <= {now} AND status = 'free' AND format = 1 AND name IN {batch}`),
+{delete} WHERE sweep_at <= {now} AND status = 'free' AND format = 1 AND name IN {batch}`),
 
 		expired: write(`
-DELETE FROM {table}
+{delete}
 WHERE sweep_at <= {now} AND (status IN ('success', 'failed', 'unknown') OR status = 'pending' AND sweep_at > expires_at)
   AND format = 1 AND name IN {batch}`),
 

@@ -177,6 +177,37 @@ func TestSweep_Batches(t *testing.T) {
 	})
 }
 
+// An operation that has claimed a key anew, whose row is past its time, holds up
+// no sweep: that would hold up the claims of other keys.
+func TestSweep_PassesOverTransactions(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, d sqltest.Database) {
+		w := newTxWorld(t, d)
+		const keys = 20
+		for i := range keys {
+			claimed(t, w.store, fmt.Sprint("k", i), "a")
+			o := success("r")
+			o.Retention = time.Millisecond
+			require.NoError(t, w.store.Complete(t.Context(), fmt.Sprint("k", i), "a", o))
+		}
+		redistest.Eventually(t, "they are past their retention", func() bool {
+			_, found, err := w.store.Load(t.Context(), fmt.Sprint("k", keys-1))
+			require.NoError(t, err)
+			return !found
+		})
+		_, err := sqlstore.InTx(t.Context(), w.guard, "k10", func(context.Context, *sql.Tx) (string, error) {
+			n, err := w.store.Sweep(ctxFor(t, 20*time.Second))
+			require.NoError(t, err)
+			require.Equal(t, keys-1, n.Expired)
+			return "", nil
+		})
+		require.NoError(t, err)
+		e, _, err := w.store.Load(t.Context(), "k10")
+		require.NoError(t, err)
+		require.Equal(t, idempotent.Success, e.Status)
+	})
+}
+
 // The observer is told what is known of an abandoned claim, and nothing of what
 // was renewed, or is only past its time.
 func TestSweep_Observer(t *testing.T) {

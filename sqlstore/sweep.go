@@ -22,8 +22,9 @@ func WithObserver(o idempotent.Observer) Option {
 // since the last sweep, of any process: it counts them, and tells the observer;
 // see [WithObserver]. It looks at a hundred rows at a time, each statement is a
 // transaction of its own, and it may be called at any time, also concurrently; it
-// counts only what it did itself. It ends early with ctx, and returns what it has
-// done until then together with the error.
+// counts only what it did itself. A row that a transaction is changing, such as one
+// of [InTx] that claims its key anew, is left to the next sweep. It ends early with
+// ctx, and returns what it has done until then together with the error.
 //
 // A database does not forget by itself: some process has to call this now and
 // then, by [idempotent.NewJanitor] for one. Nothing but room depends on it.
