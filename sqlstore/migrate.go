@@ -74,7 +74,7 @@ func (s *Store) named(text string) string {
 	return strings.NewReplacer(
 		DefaultTable+"_sweep_at", s.bare()+"_sweep_at",
 		DefaultTable+"_notify", s.table+"_notify",
-		"'"+DefaultTable+"'", "'"+s.bare()+"'",
+		"pg_notify('"+DefaultTable+"'", "pg_notify('"+s.bare()+"'",
 		DefaultTable, s.table,
 	).Replace(text)
 }

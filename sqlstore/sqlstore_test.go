@@ -19,6 +19,7 @@ import (
 	"github.com/idempotent-go/idempotent/internal/redistest"
 	"github.com/idempotent-go/idempotent/sqlstore"
 	"github.com/idempotent-go/idempotent/sqlstore/internal/sqltest"
+	"github.com/idempotent-go/idempotent/sqlstore/pglisten"
 )
 
 func TestNew_Panics(t *testing.T) {
@@ -81,6 +82,25 @@ func TestMigrate(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, s.Schema(), "CREATE TABLE IF NOT EXISTS "+name+" (")
 		}
+	})
+}
+
+// A program that starts while operations are in their transactions neither waits
+// for them nor has others wait.
+func TestMigrate_UnderTransactions(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, d sqltest.Database) {
+		var opts []sqlstore.Option
+		if d.Kind == sqltest.Postgres {
+			opts = append(opts, sqlstore.WithListen(pglisten.Func(d.DSN)))
+		}
+		db := d.Open(t)
+		s := newStore(t, db, d.Kind, opts...)
+		_, err := sqlstore.InTx(t.Context(), sqlstore.NewTxGuard(s, patient()...), "k", func(context.Context, *sql.Tx) (string, error) {
+			require.NoError(t, s.Migrate(ctxFor(t, 20*time.Second), db))
+			return "", nil
+		})
+		require.NoError(t, err)
 	})
 }
 

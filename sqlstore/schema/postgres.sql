@@ -21,4 +21,13 @@ CREATE TABLE IF NOT EXISTS idempotent_entries (
   version     BIGINT   NOT NULL              -- grows with every change
 );
 
-CREATE INDEX IF NOT EXISTS idempotent_entries_sweep_at ON idempotent_entries (sweep_at);
+-- CREATE INDEX IF NOT EXISTS would wait for every transaction that has written to
+-- the table, and have every other one wait behind, also where the index is there.
+DO $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_index WHERE indrelid = CAST('idempotent_entries' AS regclass) AND NOT indisunique
+      AND pg_get_indexdef(indexrelid, 1, true) = 'sweep_at') THEN
+    CREATE INDEX idempotent_entries_sweep_at ON idempotent_entries (sweep_at);
+  END IF;
+END
+$$;
