@@ -185,6 +185,11 @@ func TestInTx_Outcomes(t *testing.T) {
 			{"failed", func(context.Context, *sql.Tx) error { return fmt.Errorf("%w: no funds", idempotent.ErrFailed) }, idempotent.ErrFailed, idempotent.ErrFailed},
 			{"said to have failed", func(ctx context.Context, _ *sql.Tx) error { idempotent.Fail(ctx); return errDeclined }, errDeclined, idempotent.ErrFailed},
 			{"said to be unknown", func(ctx context.Context, _ *sql.Tx) error { idempotent.Unknown(ctx); return errDeclined }, errDeclined, idempotent.ErrOutcomeUnknown},
+			{"failed, behind a savepoint", func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "SAVEPOINT idempotent") // not the guard's
+				require.NoError(t, err)
+				return idempotent.ErrFailed
+			}, idempotent.ErrFailed, idempotent.ErrFailed},
 			{"a statement that fails", func(ctx context.Context, tx *sql.Tx) error {
 				_, err := tx.ExecContext(ctx, "INSERT INTO nowhere VALUES (1)")
 				return fmt.Errorf("%w: %w", errDeclined, err)

@@ -20,7 +20,7 @@ FROM_UNIXTIME IF IN INDEX InnoDB INSERT INTO INVOKER IS JOIN KEY latin1 LEFT LIM
 PRIMARY REPLACE ROLLBACK SAVEPOINT SECURITY SELECT SET SKIP SMALLINT SQL TABLE THEN TIMESTAMPDIFF TO UPDATE USING UTC_TIMESTAMP
 VALUES VARBINARY VARCHAR VIEW WHEN WHERE e6`
 	mysqlNames = `
-c t moment idempotent idempotent_entries idempotent_entries_sweep_at idempotent_entries_unknown name full_key format status
+c t moment idempotent_claimed idempotent_entries idempotent_entries_sweep_at idempotent_entries_unknown name full_key format status
 owner fingerprint trace result fence claimed_at set_at expires_at keep_for sweep_at take_over gained version kind ended_at
 forgotten_at key_text owner_text trace_text claimed ended`
 )

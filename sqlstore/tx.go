@@ -63,8 +63,9 @@ var (
 // as sending mail, it must be able to repeat.
 //
 // An operation must not commit or roll back the transaction itself, nor run
-// statements that do (CREATE TABLE in MySQL), and should return the errors of
-// its statements: MySQL goes on without a transaction after a deadlock.
+// statements that do (CREATE TABLE in MySQL), nor have a savepoint of its own named
+// idempotent_claimed, and should return the errors of its statements: MySQL goes on
+// without a transaction after a deadlock.
 type TxGuard struct {
 	store  *Store
 	guard  *idempotent.Guard

@@ -227,10 +227,12 @@ func (u *unit) find(ctx context.Context) txState {
 	return u.found
 }
 
-// Statements in an operation's transaction, in every dialect.
+// Statements in an operation's transaction, in every dialect. A savepoint of the
+// operation's with the same name would take the place of this one, and what was
+// written before it would stay.
 const (
-	savepoint           = "SAVEPOINT idempotent"
-	rollbackToSavepoint = "ROLLBACK TO SAVEPOINT idempotent"
+	savepoint           = "SAVEPOINT idempotent_claimed"
+	rollbackToSavepoint = "ROLLBACK TO SAVEPOINT idempotent_claimed"
 )
 
 // errBlocked: a claim that was sent has not been answered in time.
