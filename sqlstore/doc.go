@@ -47,8 +47,8 @@
 //
 // An operation that writes to the same database can do so in one transaction
 // with its claim and its outcome: see [InTx], and [TxGuard.Middleware] for
-// handlers. Then a crash at any point leaves everything or nothing, and there is
-// no unknown outcome to settle.
+// handlers. Then a crash at any point leaves everything or nothing, and no unknown
+// outcome to settle. Only an operation that ends without knowing leaves one.
 //
 // # The business table's own index
 //

@@ -23,6 +23,10 @@ import (
 // place of Classify. A commit that fails is 503 store-unavailable, and so is one
 // of which nothing could be learnt: the same key then gets the truth.
 //
+// A handler that has written nothing when its context has ended, or fewer bytes
+// than its Content-Length says, is recorded as unknown, without its writes: what
+// it did elsewhere nobody knows.
+//
 // The handler may be called more than once; see [Again]. It must read the body of
 // the request it is given, and its answer waits for the commit: its writer can
 // neither flush nor be hijacked, and an answer longer than

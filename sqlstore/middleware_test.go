@@ -268,6 +268,35 @@ func TestMiddleware_Again(t *testing.T) {
 	})
 }
 
+// A handler that was cut off before it has answered may have done something
+// elsewhere.
+func TestMiddleware_CutOff(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d sqltest.Database) {
+		w := newTxWorld(t, d)
+		ctx, cancel := context.WithCancel(t.Context())
+		h := w.guard.Middleware(idempotent.Anonymous, idempotent.WithCancelOnDisconnect())(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			tx, _ := sqlstore.Tx(r.Context())
+			require.NoError(t, w.ledger.add(r.Context(), tx, "k", "a"))
+			cancel()
+			<-r.Context().Done()
+		}))
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", http.NoBody)
+		r.Header.Set("Idempotency-Key", "k")
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r)
+		require.Equal(t, http.StatusConflict, rec.Code)
+		require.Empty(t, w.ledger.rows(t, "k"))
+		found := 0
+		for u, err := range w.store.Unknowns(t.Context()) {
+			require.NoError(t, err)
+			require.False(t, u.Abandoned)
+			found++
+		}
+		require.Equal(t, 1, found)
+	})
+}
+
 // A client that does not want to wait is answered after the commit all the same.
 func TestMiddleware_NotAsync(t *testing.T) {
 	t.Parallel()
