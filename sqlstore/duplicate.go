@@ -47,6 +47,9 @@ func IsDuplicate(err error, names ...string) bool {
 //	SQLite       the columns, from the text: "orders.principal, orders.idempotency_key";
 //	             of an index on expressions "index 'orders_once'"
 //
+// Of a partitioned table PostgreSQL names the index of the partition. A name with a
+// full stop or a quote in it is not told whole by MySQL.
+//
 // It is "" where the error does not tell. The text is looked at only after the
 // code has decided, and what a client had in its row cannot be taken for a name.
 func DuplicateIndex(err error) (index string, ok bool) {

@@ -125,6 +125,24 @@ func TestIsDuplicate_AtCommit(t *testing.T) {
 	}
 }
 
+// The index of a partition has a name of its own.
+func TestIsDuplicate_Partition(t *testing.T) {
+	t.Parallel()
+	db := sqltest.New(t, sqltest.Postgres).Open(t)
+	for _, text := range []string{
+		"CREATE TABLE orders (p TEXT, k TEXT, CONSTRAINT orders_once UNIQUE (p, k)) PARTITION BY HASH (p)",
+		"CREATE TABLE orders_0 PARTITION OF orders FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
+		"INSERT INTO orders VALUES ('ada', 'k')",
+	} {
+		_, err := db.Exec(text)
+		require.NoError(t, err)
+	}
+	_, err := db.Exec("INSERT INTO orders VALUES ('ada', 'k')")
+	require.True(t, sqlstore.IsDuplicate(err))
+	require.True(t, sqlstore.IsDuplicate(err, "orders_0_p_k_key"), "%v", err)
+	require.False(t, sqlstore.IsDuplicate(err, "orders_once"))
+}
+
 // The code decides, in whatever the error is wrapped; the text never does.
 func TestIsDuplicate_Shapes(t *testing.T) {
 	t.Parallel()
