@@ -83,8 +83,8 @@ func (s *Store) named(text string) string {
 // are not there, and with [WithListen] the trigger that notifies. It does so on
 // db: the Store's own, or a handle of a user who may change the schema of the
 // same database. It may be called at each start of a program, also of several at
-// once, and blocks until the database has answered or ctx ends. A nil db is
-// [idempotent.ErrInvalid].
+// once, and blocks until the database has answered or ctx ends. A table that was
+// there and has other columns is an error, and a nil db [idempotent.ErrInvalid].
 func (s *Store) Migrate(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return fmt.Errorf("%w: sqlstore: Migrate: the db is nil", idempotent.ErrInvalid)
@@ -95,7 +95,8 @@ func (s *Store) Migrate(ctx context.Context, db *sql.DB) error {
 				return err
 			}
 		}
-		return nil
+		_, _, err := s.text.read(ctx, q, "idempotent:ping") // is a table that was there the Store's?
+		return err
 	}
 	return s.step(ctx, "migrate", func(querier) error {
 		if s.dialect != PostgreSQL {

@@ -85,6 +85,19 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
+// A table of somebody else's with the same name is no success: SQLite does not
+// look at the columns of a view.
+func TestMigrate_AnotherTable(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d sqltest.Database) {
+		db := d.Open(t)
+		_, err := db.Exec("CREATE TABLE idempotent_entries (id INTEGER, sweep_at BIGINT)")
+		require.NoError(t, err)
+		s := sqlstore.New(db, dialects[d.Kind])
+		require.Error(t, s.Migrate(t.Context(), db))
+	})
+}
+
 // A program that starts while operations are in their transactions neither waits
 // for them nor has others wait.
 func TestMigrate_UnderTransactions(t *testing.T) {
