@@ -1,7 +1,9 @@
 package inspect
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"net/url"
 	"strconv"
 	"strings"
@@ -22,13 +24,14 @@ type storeName struct {
 }
 
 func parseName(name string) storeName {
-	n := storeName{Whole: name, Cut: strings.Contains(name, "#")}
+	_, cut := cutDigest(name)
+	n := storeName{Whole: name, Cut: cut}
 	parts := strings.Split(name, ":")
 	if len(parts) != 4 || !(parts[0] == "" && parts[1] == "" || strings.HasPrefix(parts[1], "/")) {
 		return n
 	}
 	for i, to := range []*string{&n.Method, &n.Path, &n.Principal, &n.Key} {
-		part, _, _ := strings.Cut(parts[i], "#")
+		part, _ := cutDigest(parts[i])
 		text, err := url.PathUnescape(part)
 		if err != nil {
 			return storeName{Whole: name, Cut: n.Cut}
@@ -74,11 +77,22 @@ func matcher(by, text string) func(name string) bool {
 // partIs reports whether a part of a name is escaped, or may be: the last part
 // of an over-long name has lost its end and carries a digest instead.
 func partIs(part, escaped string) bool {
-	head, _, cut := strings.Cut(part, "#")
+	head, cut := cutDigest(part)
 	if !cut {
 		return part == escaped
 	}
 	return head != "" && strings.HasPrefix(escaped, head)
+}
+
+// cutDigest takes the digest off a name, or off its last part, that was too
+// long. Another # is one of a key that is no request's: what [idempotent.Do] is
+// given is any text.
+func cutDigest(text string) (head string, cut bool) {
+	head, digest, cut := strings.Cut(text, "#")
+	if _, err := hex.DecodeString(digest); !cut || err != nil || len(digest) != hex.EncodedLen(sha256.Size) {
+		return text, false
+	}
+	return head, true
 }
 
 // shortName is the length below which a name is not looked for in texts: it

@@ -309,6 +309,24 @@ func TestSearch(t *testing.T) {
 	})
 }
 
+// Only a name that was too long is shown as cut: a # in what Do was given is
+// part of the key.
+func TestRow_CutNames(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]bool{
+		"order#5":                                false,
+		"order#":                                 false,
+		"a:/b:c:d#5e":                            false,
+		idempotent.Key(strings.Repeat("l", 600)): true,
+		idempotent.StoreKey("POST", "/orders", "ada", strings.Repeat("k", 600)): true,
+		idempotent.StoreKey("POST", "/orders", "ada", "order#5"):                false,
+	} {
+		d := newDesk(t)
+		d.succeed(name)
+		require.Equal(t, cut, strings.Contains(d.get(http.StatusOK, "?page=search&by=prefix&q="+url.QueryEscape(name)), "…</a>"), name)
+	}
+}
+
 // Whatever happens, an answer may not load, run, frame or keep anything.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
