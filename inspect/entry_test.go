@@ -135,6 +135,12 @@ func TestEntry_Result(t *testing.T) {
 			without: []string{"\u202e"},
 		},
 		{
+			name:    "blanks and ends of lines of any kind",
+			outcome: idempotent.Outcome{Status: idempotent.Success, Result: answer(t, 200, nil, "10\u00a0000\u202f€\r\nend")},
+			want:    []string{"10\u00a0000\u202f€\r\nend</pre>"},
+			without: []string{"\ufffd"},
+		},
+		{
 			name:    "an answer that was too large",
 			outcome: idempotent.Outcome{Status: idempotent.Success, Result: "h\x01\x01\xc9\x01\x00\x010"},
 			want:    []string{"201 Created", "repeats get 409 result-unavailable"},

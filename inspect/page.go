@@ -112,10 +112,11 @@ func entryLink(name string, pairs ...string) template.URL {
 }
 
 // show makes a text from outside legible: what does not print, and what could
-// turn the order of the text around it, becomes a replacement character.
+// turn the order of the text around it, becomes a replacement character. Blanks
+// of every width are text, as in amounts, and so are the ends of lines.
 func show(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) || r == '\n' || r == '\t' {
+		if unicode.IsGraphic(r) || r == '\n' || r == '\r' || r == '\t' {
 			return r
 		}
 		return unicode.ReplacementChar
