@@ -15,9 +15,10 @@
 // and postgres://, mysql:// and sqlite: for package sqlstore. Of a move (moving:)
 // get, resolve, free and check mean both stores, and list and watch want one of
 // them. Passwords are never printed. Tables are for people; -json writes one object a line for
-// scripts. Results go to stdout, and questions, progress, warnings and the log of
-// what was changed to stderr. What resolve and free do is asked for on a terminal
-// unless -yes is given; without a terminal it must be.
+// scripts, with key_base64 beside a key that is not UTF-8. Results go to stdout, and
+// questions, progress, warnings and the log of what was changed to stderr. What
+// resolve and free do is asked for on a terminal unless -yes is given; without a
+// terminal it must be.
 //
 // A key may be given as the store names it, or as the parts of a request, with
 // -method, -path, -principal and -key. What follows -- is no flag, for keys that

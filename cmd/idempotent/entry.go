@@ -34,10 +34,24 @@ func stateOf(e idempotent.Entry) string {
 	return stateFailed
 }
 
+// keyView is a key as JSON shows it.
+type keyView struct {
+	Key   string `json:"key"`
+	Bytes []byte `json:"key_base64,omitempty"` // where Key is not UTF-8, of which JSON would lose bytes
+	Log   string `json:"log_key"`
+}
+
+func viewKey(key string) keyView {
+	v := keyView{Key: key, Log: idempotent.LogKey(key)}
+	if !utf8.ValidString(key) {
+		v.Bytes = []byte(key)
+	}
+	return v
+}
+
 // entryView is an entry as JSON shows it.
 type entryView struct {
-	Key         string    `json:"key"`
-	Log         string    `json:"log_key"`
+	keyView
 	State       string    `json:"state"`
 	Owner       string    `json:"owner"`
 	Trace       string    `json:"trace,omitempty"`
@@ -50,20 +64,19 @@ type entryView struct {
 
 func view(e idempotent.Entry) entryView {
 	return entryView{
-		Key: e.Key, Log: idempotent.LogKey(e.Key), State: stateOf(e), Owner: e.Owner, Trace: e.Trace, Fingerprint: e.Fingerprint,
+		keyView: viewKey(e.Key), State: stateOf(e), Owner: e.Owner, Trace: e.Trace, Fingerprint: e.Fingerprint,
 		Fence: e.Fence, Claimed: e.Claimed.UTC(), Since: e.Timestamp.UTC(), Expires: e.Expires.UTC(),
 	}
 }
 
 // corruptView is a record of which no more than its key is known.
 type corruptView struct {
-	Key   string `json:"key"`
-	Log   string `json:"log_key"`
+	keyView
 	State string `json:"state"`
 }
 
 func viewCorrupt(key string) corruptView {
-	return corruptView{Key: key, Log: idempotent.LogKey(key), State: stateCorrupt}
+	return corruptView{keyView: viewKey(key), State: stateCorrupt}
 }
 
 // duration is d as people read it: two units at most.

@@ -150,3 +150,29 @@ func TestList_Printable(t *testing.T) {
 	_, out, _ := newTerminal(store).says("list")
 	require.Contains(t, out, `a\x1b[2J\x09b`)
 }
+
+// A script can tell the keys apart, and ask for them again, whatever bytes they
+// are of.
+func TestList_KeysOfAnyBytes(t *testing.T) {
+	t.Parallel()
+	store := newMemory(t)
+	keys := []string{"a\xff", "a\xfe", "a\ufffd", "é"}
+	for _, key := range keys {
+		require.NoError(t, store.Complete(t.Context(), key, "o", idempotent.Outcome{Status: idempotent.Success, Retention: time.Hour}))
+	}
+	code, out, err := newTerminal(store).says("list", "-json")
+	require.Equal(t, exitOK, code, err)
+	var got []string
+	for line := range strings.Lines(out) {
+		var e struct {
+			Key   string
+			Bytes []byte `json:"key_base64"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &e))
+		if e.Bytes != nil {
+			e.Key = string(e.Bytes)
+		}
+		got = append(got, e.Key)
+	}
+	require.ElementsMatch(t, keys, got)
+}
