@@ -243,6 +243,17 @@ func TestStoreThatCannotList(t *testing.T) {
 	require.Contains(t, d.get(http.StatusOK, "?page=search&q=key-1"), "No entry has this whole name.")
 	require.Contains(t, d.get(http.StatusOK, "?page=search&q="+url.QueryEscape(name)), `class="state success"`)
 
+	// That there is none is said only where the store has said so.
+	d.store.broken["away"] = errors.New("disk on fire")
+	d.store.broken["torn"] = idempotent.ErrCorrupt
+	away, torn := d.get(http.StatusOK, "?page=search&q=away"), d.get(http.StatusOK, "?page=search&q=torn")
+	require.Contains(t, away, "The store did not answer")
+	require.Contains(t, torn, strings.ReplaceAll(linkTo("torn"), "&", "&amp;"))
+	require.Contains(t, torn, "unreadable")
+	for _, body := range []string{away, torn} {
+		require.NotContains(t, body, "No entry has this whole name.")
+	}
+
 	w := d.do(httptest.NewRequest(http.MethodGet, "/?page=search&method=POST&path=/orders&principal=ada&key=key-1", nil))
 	require.Equal(t, http.StatusSeeOther, w.Code)
 	require.Contains(t, d.get(http.StatusOK, w.Header().Get("Location")), `class="state success"`)

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 
 	"github.com/idempotent-go/idempotent"
@@ -43,7 +44,13 @@ func (i *inspector) find(r *http.Request, p *searchPage, cursor string) {
 		return
 	}
 	// The whole name is found in any store.
-	if e, found, err := i.load(r.Context(), p.Query); err == nil && found {
+	e, found, err := i.load(r.Context(), p.Query)
+	switch {
+	case errors.Is(err, idempotent.ErrCorrupt), errors.Is(err, idempotent.ErrNewerFormat):
+		p.Rows = append(p.Rows, corruptRow(p.Query))
+	case err != nil:
+		p.Listing.Failed = true
+	case found:
 		p.Rows = append(p.Rows, newRow(&e))
 	}
 }
