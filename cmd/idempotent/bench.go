@@ -105,7 +105,8 @@ func (b *bench) run(ctx context.Context) error {
 		next := make([]int, b.parallel)
 		parts = append(parts, b.measure(ctx, "replay", func(ctx context.Context, caller int) error {
 			next[caller]++
-			replayed, err := b.call(ctx, b.key(caller, b.made[caller]-1-next[caller]%each))
+			last := min(each, b.made[caller]) // where the store has failed there may be fewer
+			replayed, err := b.call(ctx, b.key(caller, b.made[caller]-1-next[caller]%last))
 			return orElse(err, replayed, "a repeat ran again: its record is gone")
 		}))
 	}

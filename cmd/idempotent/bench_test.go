@@ -12,6 +12,7 @@ import (
 
 	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/internal/redistest"
+	"github.com/idempotent-go/idempotent/storetest"
 )
 
 // benched runs bench and returns its parts.
@@ -85,6 +86,28 @@ func TestBench_Failures(t *testing.T) {
 	require.Zero(t, parts[0].Failed)
 	require.Equal(t, parts[1].Calls, parts[1].Failed)
 	require.Contains(t, parts[1].Error, "ran again")
+}
+
+// A bench whose store fails before there are enough keys to repeat repeats those
+// that there are, and removes them.
+func TestBench_FewKeys(t *testing.T) {
+	t.Parallel()
+	const duration = 20 * time.Millisecond
+	memory := newMemory(t)
+	store := storetest.NewFaulty(memory)
+	store.Before(storetest.OpClaim, func(context.Context, string) error {
+		switch store.Calls(storetest.OpClaim) {
+		case 1:
+			time.Sleep(duration) // all of the first part
+		case 2:
+			return idempotent.ErrFull
+		}
+		return nil
+	})
+	code, _, err := newTerminal(store).says("bench", "-duration", duration.String(), "-parallel", "1")
+	require.Equal(t, exitFindings, code, err) // the key that was refused ran when it was repeated
+	require.Contains(t, err, "1 of ")
+	require.Zero(t, memory.Len())
 }
 
 // An interrupted bench removes its keys too.
