@@ -22,7 +22,15 @@ func TestField(t *testing.T) {
 		{"X-CSRF", "7", "hidden, 1 bytes", true},
 		{"Location", "/orders/7", "/orders/7", false},
 		{"location", "/reset?token=1", "/reset?… (query hidden, 7 bytes)", false},
+		{"Location", "https://app/back#access_token=1&state=2", "https://app/back#… (fragment hidden, 22 bytes)", false},
+		{"Location", "/back#?a=1", "/back#… (fragment hidden, 4 bytes)", false},
+		{"X-Download", "https://files/1?sig=2", "https://files/1?… (query hidden, 5 bytes)", false},
+		{"Hx-Redirect", "/reset?code=1", "/reset?… (query hidden, 6 bytes)", false},
+		{"X-Jwt-Assertion", "eyJh", "hidden, 4 bytes", true},
+		{"X-Bearer", "eyJh", "hidden, 4 bytes", true},
+		{"X-Passphrase", "open", "hidden, 4 bytes", true},
 		{"X-Note", "what?", "what?", false},
+		{"X-Note", "#1", "#1", false},
 	} {
 		shown, hidden := discreet.Field(c.name, c.value)
 		require.Equal(t, c.shown, shown, c.name)
