@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -135,5 +136,43 @@ func TestManual_TableIsWhole(t *testing.T) {
 	}
 	for _, name := range names("errors.go", `(?m)^\t(Err[A-Za-z]+) += errors.New`) {
 		require.Contains(t, string(manual), name, "doc.go")
+	}
+}
+
+// Sizing plans with what was measured: a report that is written anew, and says
+// something else by more than the differences between two machines, makes it lie.
+func TestSizing_PlansWithWhatWasMeasured(t *testing.T) {
+	figures := func(document, pattern string) []float64 {
+		text, err := os.ReadFile(document)
+		require.NoError(t, err)
+		m := regexp.MustCompile(pattern).FindStringSubmatch(string(text))
+		require.NotNil(t, m, "%s: %s", document, pattern)
+		var found []float64
+		for _, figure := range m[1:] {
+			n, err := strconv.ParseFloat(strings.ReplaceAll(figure, ",", ""), 64)
+			require.NoError(t, err)
+			found = append(found, n)
+		}
+		return found
+	}
+	const sizing, measured = "docs/sizing.md", "docs/benchmarks.md"
+	for name, c := range map[string]struct{ planned, measured []float64 }{
+		"processor of Redis": {
+			figures(sizing, `one thread of a node: (\S+) µs .* fresh request \(two scripts\), (\S+) µs for a replay, (\S+) µs for a PING`),
+			slices.Concat(figures(measured, `spends (\S+) µs on a fresh request`), figures(measured, `spends (\S+) µs on a replay, (\S+) µs on a PING`)),
+		},
+		"fresh requests at half load": {
+			figures(sizing, `(\S+) fresh requests a second and node at half load`),
+			[]float64{0.5e6 / figures(measured, `spends (\S+) µs on a fresh request`)[0]},
+		},
+		"bytes of a record": {
+			slices.Concat(figures(sizing, `\| Redis \| (\S+) \(`), figures(sizing, `\| memory \| .* \| (\d+) \|`)),
+			slices.Concat(figures(measured, `(?s)### redisstore: bytes per record.*?\| 1 M \| \d+ \| (\d+) \|`), figures(measured, `\| P6 \| .* \| (\d+) B`)),
+		},
+	} {
+		require.Len(t, c.planned, len(c.measured), name)
+		for i, planned := range c.planned {
+			require.InEpsilon(t, c.measured[i], planned, 0.15, "%s, figure %d", name, i+1)
+		}
 	}
 }
