@@ -176,3 +176,16 @@ func TestSizing_PlansWithWhatWasMeasured(t *testing.T) {
 		}
 	}
 }
+
+// Who writes a store learns of every ability that it may have.
+func TestWritingAStore_NamesTheAbilities(t *testing.T) {
+	source, err := os.ReadFile("capability.go")
+	require.NoError(t, err)
+	text, err := os.ReadFile("docs/writing-a-store.md")
+	require.NoError(t, err)
+	abilities := regexp.MustCompile(`(?m)^type ([A-Z]\w+) interface`).FindAllStringSubmatch(string(source), -1)
+	require.NotEmpty(t, abilities)
+	for _, m := range abilities {
+		require.Contains(t, string(text), "| `"+m[1]+"`:", "its table of abilities")
+	}
+}
