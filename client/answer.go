@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"net/url"
@@ -83,8 +85,11 @@ func replayed(h http.Header) bool { return h.Get("Idempotent-Replayed") != "" }
 // retryAfter is the pause that the server asks for: seconds, or a date.
 func retryAfter(h http.Header) time.Duration {
 	text := h.Get("Retry-After")
-	if seconds, err := strconv.ParseInt(text, 10, 32); err == nil {
-		return max(0, time.Duration(seconds)*time.Second)
+	switch seconds, err := strconv.ParseUint(text, 10, 31); {
+	case err == nil:
+		return time.Duration(seconds) * time.Second
+	case errors.Is(err, strconv.ErrRange):
+		return math.MaxInt64 // longer than anybody waits, and no reason to come at once
 	}
 	if at, err := http.ParseTime(text); err == nil {
 		return max(0, time.Until(at))

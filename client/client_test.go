@@ -527,12 +527,15 @@ func TestB77_RetryAfterIsAFloor(t *testing.T) {
 			require.Less(t, f.at[1].Sub(f.at[0]), 8*time.Second)
 		}
 		// One that is longer than all the time there is: nothing is waited for.
-		began := time.Now()
-		_, _, err := exchange(t, func(_ int, r *http.Request) (*http.Response, error) {
-			return replyInFlight(r, "Retry-After", "3600"), nil
-		})
-		require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
-		require.Zero(t, time.Since(began))
+		for _, field := range []string{"3600", "2147483648", "99999999999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"} {
+			began := time.Now()
+			f, _, err := exchange(t, func(_ int, r *http.Request) (*http.Response, error) {
+				return replyInFlight(r, "Retry-After", field), nil
+			})
+			require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
+			require.Len(t, f.sent, 1, field)
+			require.Zero(t, time.Since(began))
+		}
 	})
 }
 
