@@ -107,6 +107,9 @@ func (t *Transport) pending(ctx context.Context, r *http.Request, k keyed) (pend
 	if err != nil {
 		return false, 0
 	}
+	if t.statusURL.Host == "" {
+		q.Host = r.Host // at the host of the request, as it calls it
+	}
 	q.Header = r.Header.Clone() // the principal is in it
 	for _, name := range []string{
 		keyField, xKeyField, "Content-Type", "Content-Length", "Content-Encoding", "Content-Digest", "Repr-Digest",

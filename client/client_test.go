@@ -771,6 +771,35 @@ func TestStatus_Answers(t *testing.T) {
 	})
 }
 
+// A request that names its host itself is asked for there, and not at whoever
+// else answers at that address.
+func TestStatus_HostOfTheRequest(t *testing.T) {
+	t.Parallel()
+	for base, want := range map[string]string{"/operations": "shop.example", "http://status.example/operations": "status.example"} {
+		synctest.Test(t, func(t *testing.T) {
+			host := ""
+			f := &fake{answers: func(n int, r *http.Request) (*http.Response, error) {
+				switch n {
+				case 1:
+					return hang(0, r)
+				case 2:
+					host = r.Host
+					return reply(r, 404, ""), nil
+				}
+				return reply(r, 201, ""), nil
+			}}
+			r, err := http.NewRequestWithContext(t.Context(), "POST", "http://127.0.0.1/orders", http.NoBody)
+			require.NoError(t, err)
+			r.Host = "shop.example"
+			res, err := client.New(f, client.WithStatusURL(base)).RoundTrip(r)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			require.Len(t, f.sent, 3)
+			require.Equal(t, want, host)
+		})
+	}
+}
+
 func TestDo_Answers(t *testing.T) {
 	t.Parallel()
 	problem := []string{"Content-Type", "application/problem+json; charset=utf-8"}
