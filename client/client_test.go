@@ -856,6 +856,48 @@ func TestDo_Answers(t *testing.T) {
 	require.Error(t, err)
 }
 
+// What http.Client says itself hides that the request was sent.
+func TestDo_SentAndUnknown(t *testing.T) {
+	t.Parallel()
+	ended := make(chan struct{})
+	w := newWorld(t, func(http.ResponseWriter, *http.Request) { <-ended })
+	t.Cleanup(func() { close(ended) })
+	moved := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Location", "http://shop:port/")
+		rw.WriteHeader(http.StatusSeeOther)
+	}))
+	t.Cleanup(moved.Close)
+	patient := client.New(base(t))
+	key := "k"
+	requireUnknown := func(err error) {
+		var unknown *client.UnknownError
+		require.ErrorAs(t, err, &unknown)
+		require.Equal(t, key, unknown.Key)
+		require.Equal(t, 1, unknown.Attempts)
+	}
+	for _, transport := range []http.RoundTripper{patient, base(t)} {
+		// Long enough for the request to arrive, however busy the machine.
+		timeout, before := 50*time.Millisecond, len(w.arrived("POST"))
+		var err error
+		for len(w.arrived("POST")) == before {
+			timeout *= 2
+			key = client.NewKey()
+			_, err = do(client.WithKey(t.Context(), key), &http.Client{Transport: transport, Timeout: timeout}, w.url)
+		}
+		requireUnknown(err)
+	}
+	_, err := do(client.WithKey(t.Context(), key), &http.Client{Transport: patient}, moved.URL)
+	requireUnknown(err)
+	require.ErrorContains(t, err, "Location")
+
+	// And where nothing was sent it is not said.
+	for _, c := range []*http.Client{{Transport: patient}, {Transport: base(t)}} {
+		_, err := do(t.Context(), c, "gopher://shop/")
+		require.Error(t, err)
+		require.NotErrorIs(t, err, idempotent.ErrOutcomeUnknown)
+	}
+}
+
 func TestOptions_Panic(t *testing.T) {
 	t.Parallel()
 	for _, make := range []func(){

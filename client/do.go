@@ -9,6 +9,8 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
 
 	"github.com/idempotent-go/idempotent"
 )
@@ -39,11 +41,17 @@ func Do[T any](ctx context.Context, c *http.Client, method, url string, in any) 
 		// Here, so that it is known whatever the client does.
 		r.Header[k.field] = []string{k.line}
 	}
-	res, err := c.Do(r)
+	sent := &noted{base: c.Transport}
+	noting := *c
+	noting.Transport = sent
+	res, err := noting.Do(r)
 	if err != nil {
 		var unknown *UnknownError
-		if errors.As(err, &unknown) {
+		switch {
+		case errors.As(err, &unknown):
 			return out, unknown
+		case k.key != "" && sent.attempts > 0:
+			return out, &UnknownError{Key: k.key, Attempts: sent.attempts, Err: err}
 		}
 		return out, err
 	}
@@ -64,6 +72,35 @@ func Do[T any](ctx context.Context, c *http.Client, method, url string, in any) 
 		}
 	}
 	return out, err
+}
+
+// noted is the transport of one operation, and counts how often its request may
+// have reached a server. http.Client has errors of its own, which hide those of
+// its transport or follow an answer: its Timeout, and redirects that it does not
+// follow.
+type noted struct {
+	base     http.RoundTripper
+	attempts int
+}
+
+func (n *noted) RoundTrip(r *http.Request) (*http.Response, error) {
+	base := n.base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	var connected atomic.Bool
+	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	})
+	res, err := base.RoundTrip(r.WithContext(ctx))
+	var unknown *UnknownError
+	switch {
+	case errors.As(err, &unknown):
+		n.attempts += unknown.Attempts
+	case err == nil || connected.Load():
+		n.attempts++
+	}
+	return res, err
 }
 
 func newRequest(ctx context.Context, method, url string, in any) (*http.Request, error) {

@@ -36,7 +36,8 @@ import (
 // Where retries or time end, the error is an [*UnknownError]. So it is where
 // the context ends after the first attempt has begun. What fails before
 // anything can have been sent, such as a malformed URL or a certificate that is
-// not trusted, is returned as it is.
+// not trusted, is returned as it is. Use [WithTotalTimeout] in the place of
+// http.Client.Timeout, whose error hides this one from all but [Do].
 type Transport struct {
 	base           http.RoundTripper
 	retries        int
