@@ -70,7 +70,9 @@ func newRecord(resp any, st *status.Status, header, trailer metadata.MD, most in
 			body, err = deterministic.Marshal(m)
 		}
 	} else {
-		body, err = deterministic.Marshal(st.Proto())
+		p := st.Proto()
+		p.Message = string([]rune(p.Message)) // as gRPC sends a text that is no UTF-8
+		body, err = deterministic.Marshal(p)
 	}
 	r.body = string(body)
 	if err != nil || r.size() > most {

@@ -85,6 +85,17 @@ func TestReplayOfAStatus(t *testing.T) {
 	require.Equal(t, "[]", second.pushback())
 }
 
+// gRPC sends a text that is no UTF-8 with each wrong byte replaced, and so does
+// a replay.
+func TestReplayOfATextThatIsNoUTF8(t *testing.T) {
+	w := start(t, refuses(status.Error(codes.NotFound, "no \xff\xfe")), setup{})
+	first, second := w.keyed(t, "k", ""), w.keyed(t, "k", "")
+	require.True(t, second.replayed())
+	require.Equal(t, codes.NotFound, second.code())
+	require.Equal(t, status.Convert(first.err).Message(), status.Convert(second.err).Message())
+	require.EqualValues(t, 1, w.svc.runs.Load())
+}
+
 // The table of codes: what becomes of the key, and whether a repeat runs.
 func TestOutcomeOfEachCode(t *testing.T) {
 	retryInfo := func(c codes.Code) error {
