@@ -25,8 +25,9 @@
 // # Order
 //
 // Recovery stands outside, so that it is registered first, as gin.Default does:
-// a panic is recorded and goes on to it. A Recovery inside is no danger: its
-// 500 is recorded as unknown all the same. Logging, authentication, compression
+// a panic is recorded and goes on to it. The 500 of a Recovery inside is recorded
+// as unknown all the same, but a panic after the answer has begun leaves it
+// nothing to say, and what was begun counts. Logging, authentication, compression
 // and rate limits stand outside, too; when a repeat is answered from the record,
 // what stands inside does not run, and the chain is aborted.
 //

@@ -49,7 +49,14 @@ func run(c *gin.Context, w http.ResponseWriter, r *http.Request) {
 	}
 	inner := &writer{ResponseWriter: outer, recorder: w, status: outer.Status(), size: unwritten}
 	c.Writer = inner
+	begun := outer.Written()
 	c.Next()
+	if !inner.Written() && !begun && outer.Written() {
+		// Engine.HandleContext has given the rest of the chain gin's own
+		// writer. What was answered is not known here, and silence would be a
+		// success.
+		inner.WriteHeader(http.StatusInternalServerError)
+	}
 	inner.WriteHeaderNow() // gin keeps a status without a body until here
 }
 

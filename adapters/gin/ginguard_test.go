@@ -2,14 +2,18 @@ package ginguard_test
 
 import (
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/idempotent-go/idempotent"
 	ginguard "github.com/idempotent-go/idempotent/adapters/gin"
 	"github.com/idempotent-go/idempotent/httptestsuite"
+	"github.com/idempotent-go/idempotent/memstore"
 )
 
 func init() { gin.SetMode(gin.ReleaseMode) }
@@ -72,7 +76,7 @@ func TestEngine(t *testing.T) {
 	}})
 }
 
-// As middleware of a route, with a Recovery inside, too.
+// As middleware of a route.
 func TestRoute(t *testing.T) {
 	httptestsuite.Run(t, httptestsuite.Adapter{Serve: func(t testing.TB, app httptestsuite.App) string {
 		r := gin.New()
@@ -83,4 +87,35 @@ func TestRoute(t *testing.T) {
 		r.Any("/:first/*rest", guard, operate(app))
 		return httptestsuite.Serve(t, r)
 	}})
+}
+
+// Engine.HandleContext runs another chain on gin's own writer. Its answer is
+// lost, but it is not taken for a success.
+func TestHandleContext(t *testing.T) {
+	store := memstore.New()
+	defer store.Close()
+	r, runs := gin.New(), 0
+	guard := idempotent.New(store, idempotent.WithLogger(slog.New(slog.DiscardHandler)))
+	r.POST("/orders", ginguard.Middleware(guard, idempotent.Anonymous), func(c *gin.Context) {
+		runs++
+		c.Request.URL.Path = "/internal"
+		r.HandleContext(c)
+	})
+	r.POST("/internal", func(c *gin.Context) { c.String(http.StatusPaymentRequired, "no money") })
+	for _, want := range []int{http.StatusPaymentRequired, http.StatusInternalServerError} {
+		w := httptest.NewRecorder()
+		request := httptest.NewRequest(http.MethodPost, "/orders", http.NoBody)
+		request.Header.Set("Idempotency-Key", "k")
+		r.ServeHTTP(w, request)
+		if w.Code != want {
+			t.Errorf("status %d, want %d", w.Code, want)
+		}
+	}
+	if runs != 1 {
+		t.Errorf("%d runs", runs)
+	}
+	e, found, err := store.Load(t.Context(), idempotent.StoreKey(http.MethodPost, "/orders", "anonymous", "k"))
+	if err != nil || !found || !e.Unknown {
+		t.Errorf("the entry is %+v, %v, %v, want an unknown outcome", e, found, err)
+	}
 }
