@@ -34,9 +34,10 @@
 //
 // # Order
 //
-// Recover stands outside: a panic is recorded and goes on to it. One inside is
-// no danger: its 500 is recorded as unknown all the same. Logging,
-// authentication, compression and rate limits stand outside, too. A retry must
-// come to the path of the first attempt, byte for byte: middleware that
-// rewrites the path does not matter, redirects do.
+// Recover stands outside: a panic is recorded and goes on to it. The 500 of one
+// inside is recorded as unknown all the same, but a panic after the answer has
+// begun is one of the errors that come too late. Logging, authentication,
+// compression and rate limits stand outside, too. A retry must come to the path of
+// the first attempt, byte for byte: middleware that rewrites the path does not
+// matter, redirects do.
 package echoguard
