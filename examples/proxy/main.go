@@ -140,6 +140,9 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 func forward(behind *url.URL, log *slog.Logger) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
+			// As it came: what cannot be parsed has been taken out of it, but the
+			// program behind may read it otherwise, and the proxy reads none of it.
+			r.Out.URL.RawQuery = r.In.URL.RawQuery
 			r.SetURL(behind)
 			r.SetXForwarded()
 			r.Out.Host = r.In.Host

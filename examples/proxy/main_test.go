@@ -71,6 +71,9 @@ func testProxy(t *testing.T, store string) {
 	require.Equal(t, "true", again.header.Get("Idempotent-Replayed"))
 	require.EqualValues(t, 1, behind.runs.Load())
 
+	odd := p.send(t, "POST", "/orders?from=a;b&rate=5%", "odd", "ada", tea)
+	require.Equal(t, "POST "+p.addr+"/base/orders?from=a;b&rate=5% for odd: "+tea, odd.body, "the query as it came")
+
 	for _, tt := range []struct {
 		name, method, key, user, body string
 		status, runs                  int
