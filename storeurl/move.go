@@ -54,7 +54,9 @@ func parseMove(text string) (*move, error) {
 
 // same reports whether both are the entries of one Redis, as far as URLs tell.
 func (t *target) same(u *target) bool {
-	atOneAddress := slices.ContainsFunc(t.redis.Addrs, func(a string) bool { return slices.Contains(u.redis.Addrs, a) })
+	atOneAddress := slices.ContainsFunc(t.redis.Addrs, func(a string) bool {
+		return slices.ContainsFunc(u.redis.Addrs, func(b string) bool { return strings.EqualFold(a, b) })
+	})
 	return atOneAddress && t.redis.MasterName == u.redis.MasterName && t.redis.DB == u.redis.DB && t.prefix == u.prefix
 }
 

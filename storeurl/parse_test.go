@@ -149,6 +149,7 @@ func TestParse_Refusals(t *testing.T) {
 		{"moving:memory:?snapshot=f redis://i", "the old store: memory: is of one process"},
 		{"moving:redis://h memory:", "the new store: memory: is of one process"},
 		{"moving:redis://:pa55@h redis://ada:pa55@h:6379/0?pool_size=5&prefix=idempotent:", "the old and the new store are the same one"},
+		{"moving:redis://Cache.example redis://cache.Example", "the same one"}, // names of hosts have no case
 		{"moving:redis+cluster://a,b redis+cluster://c,b", "the same one"},
 		{"moving:redis+sentinel://a?master_name=m redis+sentinel://a,b?master_name=m", "the same one"},
 	}
