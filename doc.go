@@ -199,6 +199,16 @@
 // promidempotent and otelidempotent count and trace, for Prometheus and
 // OpenTelemetry.
 //
+// # Queues, webhooks, ticks
+//
+// [Do] is the same door for what comes by other ways than a request. Programs to
+// start from, each with a test that runs it, stand in examples: consumer (a
+// queue, each message handled once), webhook (an event, by the id in a body whose
+// signature was verified), cron (one run for each tick of several instances),
+// proxy (the middleware in front of any program), redis/limited (a limit of
+// attempts, which replays do not count against) and redis/orderedid (ordered ids
+// shared by instances).
+//
 // # Looking after a store
 //
 // Package inspect is a page for the people who do: what runs, which outcomes are

@@ -425,6 +425,28 @@ func ExampleNewJanitor() {
 	// Output: <nil>
 }
 
+// Claims go to the far store, repeats are answered from copies in the near one.
+func ExampleTiered() {
+	near, far := memstore.New(), memstore.New() // far is a redisstore.Store elsewhere
+	defer near.Close()
+	defer far.Close()
+	guard := idempotent.New(idempotent.Tiered(near, far))
+
+	charge := func(context.Context) (string, error) {
+		fmt.Println("charging the card")
+		return "receipt 17", nil
+	}
+	for range 3 {
+		receipt, _ := idempotent.Do(context.Background(), guard, "order-1", charge)
+		fmt.Println(receipt, near.Len())
+	}
+	// Output:
+	// charging the card
+	// receipt 17 0
+	// receipt 17 1
+	// receipt 17 1
+}
+
 func ExampleWait() {
 	ctx := context.Background()
 	store := memstore.New()

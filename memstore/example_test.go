@@ -3,6 +3,8 @@ package memstore_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/idempotent-go/idempotent"
@@ -28,6 +30,31 @@ func Example() {
 	// Output:
 	// first: true
 	// second: false success shipped
+}
+
+func ExampleWithSnapshot() {
+	dir, err := os.MkdirTemp("", "snapshot")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+
+	for range 2 { // the program, and the program after a deploy
+		store, err := memstore.Open(memstore.WithSnapshot(filepath.Join(dir, "keys")))
+		if err != nil {
+			panic(err)
+		}
+		guard := idempotent.New(store)
+		receipt, err := idempotent.Do(context.Background(), guard, "order-1", func(context.Context) (string, error) {
+			fmt.Println("charging the card")
+			return "receipt 17", nil
+		})
+		fmt.Println(receipt, err, store.Close())
+	}
+	// Output:
+	// charging the card
+	// receipt 17 <nil> <nil>
+	// receipt 17 <nil> <nil>
 }
 
 func ExampleStore_Wait() {
