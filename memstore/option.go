@@ -133,11 +133,12 @@ func WithObserver(o idempotent.Observer) Option {
 //
 // A process that dies without Close leaves the file as it was: what came after
 // is forgotten, and the next start logs a warning. The file is replaced as a
-// whole, has mode 0600, and holds keys and results in the clear. Next to it are
-// a file that ends in .lock, which stays, and one in .tmp while it is written.
-// One store at a time has it: the next one is refused until Close has returned
-// or the process has ended (where the system has no flock, as on Windows, it is
-// not). It panics on an empty path.
+// whole, has mode 0600, and holds keys and results in the clear. A link is
+// followed, and a relative path is one from the directory at the time of [Open].
+// Next to the file are one that ends in .lock, which stays, and one in .tmp while
+// it is written. One store at a time has it: the next one is refused until Close
+// has returned or the process has ended (where the system has no flock, as on
+// Windows, it is not). It panics on an empty path.
 func WithSnapshot(path string) Option {
 	if path == "" {
 		panic("memstore: WithSnapshot: the path is empty")

@@ -99,6 +99,30 @@ func openSnapshot(path string) (sn *snapshot, crashed bool, err error) {
 	return sn, info.Size() > 0, nil
 }
 
+// linksMost is how many links are followed to a file: more of them are a circle.
+const linksMost = 40
+
+// fileOf returns the file that path leads to, now and not at Close: a directory
+// may be changed in between, and a link would be replaced itself, and the file
+// behind it left as it was. That need not exist.
+func fileOf(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	for range linksMost {
+		target, err := os.Readlink(path)
+		if err != nil {
+			return path, nil // it is no link
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Dir(path) + string(filepath.Separator) + target
+		}
+		path = target
+	}
+	return "", errors.New("it is a circle of links")
+}
+
 // begin marks the file as in use. What is marked and not locked was in use when
 // its process died.
 func (sn *snapshot) begin() error {
@@ -123,7 +147,11 @@ func (s *Store) restore(path string, background bool) (err error) {
 			err = fmt.Errorf("memstore: snapshot %s: %w", path, err)
 		}
 	}()
-	sn, crashed, err := openSnapshot(path)
+	file, err := fileOf(path)
+	if err != nil {
+		return err
+	}
+	sn, crashed, err := openSnapshot(file)
 	if err != nil {
 		return err
 	}
@@ -132,7 +160,7 @@ func (s *Store) restore(path string, background bool) (err error) {
 			_ = unlockFile(sn.lock)
 		}
 	}()
-	entries, err := s.read(path, background)
+	entries, err := s.read(file, background)
 	if err != nil {
 		return err
 	}

@@ -289,6 +289,41 @@ func TestSnapshot_OneStoreAtATime(t *testing.T) {
 	reopen(t, path)
 }
 
+// A link leads to the file, which may be on another disk, before it exists and
+// after: it is not replaced by the next snapshot.
+func TestSnapshot_Link(t *testing.T) {
+	t.Parallel()
+	path, link := snapshotPath(t), snapshotPath(t)
+	chain := filepath.Join(filepath.Dir(link), "chain")
+	require.NoError(t, os.Symlink(path, link))
+	require.NoError(t, os.Symlink("keys", chain))
+	for i, name := range []string{"first", "second"} {
+		s := reopen(t, chain)
+		_, err := Open(WithSnapshot(path))
+		require.ErrorContains(t, err, "another store uses it")
+		finish(t, s, name, success("r"))
+		require.NoError(t, s.Close())
+		s = reopen(t, path)
+		require.Equal(t, i+1, s.Len())
+		require.NoError(t, s.Close())
+	}
+	require.NoError(t, os.Remove(link))
+	require.NoError(t, os.Symlink(chain, link))
+	_, err := Open(WithSnapshot(link))
+	require.ErrorContains(t, err, "circle")
+}
+
+// A program that changes its directory finds the file where it was.
+func TestSnapshot_DirectoryChanged(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	s := reopen(t, "keys")
+	finish(t, s, "k", success("r"))
+	t.Chdir(t.TempDir())
+	require.NoError(t, s.Close())
+	requireStatus(t, reopen(t, filepath.Join(dir, "keys")), idempotent.Success, "k")
+}
+
 // A process that died is told of: nothing else could tell.
 func TestSnapshot_Crash(t *testing.T) {
 	t.Parallel()
