@@ -117,6 +117,26 @@ func TestMigrate_UnderTransactions(t *testing.T) {
 	})
 }
 
+// A statement may read the clock before it sees a row that was written after that.
+// A claim that is sent again is told that it runs all the same.
+func TestClaim_AgainBeforeItsTime(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d sqltest.Database) {
+		db := d.Open(t)
+		s := newStore(t, db, d.Kind)
+		claimed(t, s, "k", "a")
+		_, err := db.Exec("UPDATE " + sqlstore.DefaultTable + " SET set_at = set_at + 3600000000, claimed_at = claimed_at + 3600000000")
+		require.NoError(t, err)
+		again := claim("a")
+		again.Lease, again.Keep = time.Minute, time.Minute
+		e, ok, err := s.Claim(t.Context(), "k", again)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, idempotent.Pending, e.Status)
+		require.Equal(t, "a", e.Owner)
+	})
+}
+
 // A user who may change the schema makes the table for one who may not. Without
 // a database there is nothing to do it on.
 func TestMigrate_ByAnother(t *testing.T) {

@@ -153,7 +153,9 @@ func (t *statements) store(ctx context.Context, q querier, key string, p plan) (
 func (p plan) claim(claimed bool) idempotent.Entry {
 	now := p.now
 	if claimed {
-		now = p.next.set // or a lease that was over when it began to run would read as lapsed
+		// A lease that was over when it began to run would read as lapsed. What is
+		// seen of a row may be younger than the look's clock.
+		now = min(now, p.next.set)
 	}
 	e, _ := p.next.entry(now)
 	return e
