@@ -55,6 +55,23 @@ func (a *asyncRun) do(ctx context.Context) (Class, string) {
 	return a.exchange.do(ctx)
 }
 
+// left waits for an answer as long as the client does, and reports whether the
+// client leaves without one: also where the run has ended already and its answer
+// was too long to be held.
+func (a *asyncRun) left(ctx context.Context, away *awayWriter, patience <-chan time.Time) bool {
+	select {
+	case <-a.started:
+		select {
+		case <-a.ended:
+		case <-patience:
+		case <-away.full:
+		case <-ctx.Done():
+		}
+	case <-a.ended:
+	}
+	return away.leave()
+}
+
 // async answers a request whose client does not wait: as soon as the handler is
 // running, or after the wait that the client prefers as well. What is refused
 // or replayed is answered as ever. It returns false, and has done nothing, where
@@ -83,19 +100,9 @@ func (x *exchange) async(waits bool) bool {
 	a := &asyncRun{exchange: x, started: make(chan struct{}), ended: make(chan struct{})}
 	go a.run(r.Context(), away, leave)
 
-	select {
-	case <-a.started:
-		select {
-		case <-a.ended:
-		case <-timer.C:
-		case <-away.full:
-		case <-r.Context().Done():
-		}
-		if away.leave() {
-			x.accepted(w, r, applied, statusDocument{State: statePending, Trace: x.call.trace})
-			return true
-		}
-	case <-a.ended:
+	if a.left(r.Context(), away, timer.C) {
+		x.accepted(w, r, applied, statusDocument{State: statePending, Trace: x.call.trace})
+		return true
 	}
 	<-a.ended
 	if !a.returned {
