@@ -68,6 +68,9 @@ func (g *Guard) Resolve(ctx context.Context, key, owner string, c Class, result 
 		err = g.step(ctx, "release", key, g.storeTimeout, func(ctx context.Context) error {
 			return g.store.Release(ctx, key, owner)
 		})
+		if err == nil {
+			err = g.freed(ctx, key, owner)
+		}
 	}
 	if err != nil {
 		return err
@@ -78,4 +81,14 @@ func (g *Guard) Resolve(ctx context.Context, key, owner string, c Class, result 
 	}
 	g.log.tell(ctx, event)
 	return nil
+}
+
+// freed returns nil where owner's entry is gone. A release says the same of a
+// known outcome, which a late owner may have recorded since Resolve looked.
+func (g *Guard) freed(ctx context.Context, key, owner string) error {
+	e, found, err := g.load(ctx, key)
+	if err == nil && found && e.Owner == owner {
+		return ErrLost
+	}
+	return err
 }

@@ -232,3 +232,36 @@ func TestEntry_Abandoned(t *testing.T) {
 		require.Equal(t, c.want, c.entry.Abandoned(), "%+v", c.entry)
 	}
 }
+
+// B84: a late owner who records what happened, between Resolve's look and its
+// release, keeps its word: nothing was freed, and nobody is told that it was.
+func TestResolveReleaseMeetsALateOwner(t *testing.T) {
+	for _, recorded := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newGuardBench(t)
+			ctx := t.Context()
+			_, claimed, err := b.store.Claim(ctx, "k", idempotent.Claim{Owner: "late", Lease: time.Second, Keep: time.Hour})
+			require.NoError(t, err)
+			require.True(t, claimed)
+			time.Sleep(2 * time.Second)
+			if recorded {
+				require.NoError(t, b.store.Complete(ctx, "k", "late", idempotent.Outcome{
+					Status: idempotent.Failed, Unknown: true, Result: "?", Retention: time.Hour,
+				}))
+			}
+			b.store.After(storetest.OpLoad, func(ctx context.Context, key string) error {
+				b.store.After(storetest.OpLoad, nil)
+				return b.store.Complete(ctx, key, "late", idempotent.Outcome{
+					Status: idempotent.Success, Result: "done", Retention: time.Hour,
+				})
+			})
+			require.ErrorIs(t, b.Resolve(ctx, "k", "late", idempotent.ClassRelease, ""), idempotent.ErrLost)
+			require.Zero(t, b.events.count(idempotent.EventResolved))
+			rec, replayed, err := b.Run(ctx, "k", b.succeed(""))
+			require.NoError(t, err)
+			require.True(t, replayed)
+			require.Equal(t, "done", rec.Result)
+			require.Zero(t, b.runs.Load())
+		})
+	}
+}
