@@ -1,11 +1,14 @@
 package idempotent_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"mime/multipart"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -104,6 +107,47 @@ func TestB02_OptionalKey(t *testing.T) {
 		require.Equal(t, someBody, b.post("ignored").body)
 		require.EqualValues(t, 2, b.runs.Load())
 		require.Zero(t, b.storeCalls())
+	})
+	t.Run("what its handler leaves with the request", func(t *testing.T) {
+		var file, pattern string
+		mux := http.NewServeMux()
+		b := memory.bench(t, setup{
+			options: []idempotent.HTTPOption{
+				idempotent.WithOptionalKey(),
+				idempotent.WithKeyFunc(func(*http.Request, []byte) (string, error) { return "", nil }),
+			},
+			inner: func(next http.Handler) http.Handler {
+				mux.Handle("POST /orders", next)
+				return mux
+			},
+			outer: func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					next.ServeHTTP(w, r)
+					pattern = r.Pattern
+				})
+			},
+			handler: func(_ http.ResponseWriter, r *http.Request) {
+				require.NoError(t, r.ParseMultipartForm(1))
+				f, err := r.MultipartForm.File["file"][0].Open()
+				require.NoError(t, err)
+				file = f.(*os.File).Name()
+				require.NoError(t, f.Close())
+			},
+		})
+		var form bytes.Buffer
+		m := multipart.NewWriter(&form)
+		part, err := m.CreateFormFile("file", "x")
+		require.NoError(t, err)
+		_, err = part.Write(make([]byte, 200<<10))
+		require.NoError(t, err)
+		require.NoError(t, m.Close())
+		a := b.send(order{body: form.String(), fields: []string{"Content-Type", m.FormDataContentType()}})
+		require.Equal(t, http.StatusOK, a.status)
+		b.until("the file is gone", func() bool {
+			_, err := os.Stat(file)
+			return errors.Is(err, os.ErrNotExist)
+		})
+		require.Equal(t, "POST /orders", pattern)
 	})
 }
 

@@ -132,7 +132,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if x.unkeyed {
 		h.guard.log.tell(r.Context(), Event{Kind: EventUnkeyed, Trace: x.call.trace})
-		h.next.ServeHTTP(w, x.passed())
+		x.pass()
 		return
 	}
 

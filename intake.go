@@ -237,14 +237,17 @@ func (b *heldBody) rewind() {
 	b.closed = false
 }
 
-// passed returns the request for a handler that runs unprotected.
-func (x *exchange) passed() *http.Request {
+// pass has the handler run unprotected.
+func (x *exchange) pass() {
 	if !x.body.held {
-		return x.r
+		x.next.ServeHTTP(x.w, x.r)
+		return
 	}
 	r := *x.r
 	r.Body = &x.body
-	return &r
+	x.next.ServeHTTP(x.w, &r)
+	// For the layers outside, and net/http removes the files of this form.
+	x.r.Pattern, x.r.MultipartForm = r.Pattern, r.MultipartForm
 }
 
 // waitOf is how long a duplicate may wait, and whether its client asked for
