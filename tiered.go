@@ -95,10 +95,17 @@ func (t *tiered) Claim(ctx context.Context, key string, c Claim) (Entry, bool, e
 	case err != nil:
 	case !claimed:
 		t.copy(ctx, e, q)
-	case e.Expires.Sub(e.Timestamp) == c.Lease: // made just now: no repeat of an earlier claim
+	case madeNow(e, c.Lease): // no repeat of an earlier claim
 		t.farStart.Store(e.Timestamp.UnixNano() - int64(q.sent))
 	}
 	return e, claimed, err
+}
+
+// madeNow reports whether a claim was made as its lease began. A store may round
+// the lease up to a whole millisecond.
+func madeNow(e Entry, lease time.Duration) bool {
+	rounded := e.Expires.Sub(e.Timestamp) - lease
+	return rounded >= 0 && rounded < time.Millisecond
 }
 
 // Wait asks near, and then waits in far.

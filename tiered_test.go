@@ -254,6 +254,46 @@ func TestTiered_RetentionIsCarriedOver(t *testing.T) {
 	}
 }
 
+// rounding is a store that counts a lease in whole milliseconds, as one over
+// Redis does.
+type rounding struct{ skewed }
+
+func (s rounding) Claim(ctx context.Context, key string, c idempotent.Claim) (idempotent.Entry, bool, error) {
+	c.Lease = (c.Lease + time.Millisecond - 1).Truncate(time.Millisecond)
+	return s.skewed.Claim(ctx, key, c)
+}
+
+// Far's clock is learnt from a claim whatever far makes of its lease, and not
+// from one that is sent again.
+func TestTiered_ClockIsLearntFromARoundedLease(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{24 * time.Hour, -24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newTier(t, rounding{skewed{tierMem(t), by}})
+			c := tierClaim
+			c.Lease = 100 * time.Second / 3
+			o := tierOutcome
+			o.Retention = 30 * time.Second
+			for range 2 {
+				_, claimed, err := b.store.Claim(t.Context(), "k", c)
+				require.NoError(t, err)
+				require.True(t, claimed)
+				time.Sleep(10 * time.Second)
+			}
+			require.NoError(t, b.store.Complete(t.Context(), "k", c.Owner, o))
+			_, found := b.load("k")
+			require.True(t, found)
+			require.Zero(t, b.asks(func() {
+				time.Sleep(30*time.Second - 1)
+				b.load("k")
+			}))
+			time.Sleep(time.Second)
+			_, found = b.load("k")
+			require.False(t, found)
+		})
+	}
+}
+
 // slow is a store whose answers take a while on their way back.
 func slow(b *tier, d time.Duration) {
 	late := func(context.Context, string) error { time.Sleep(d); return nil }
