@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -213,7 +214,7 @@ func WithCancelOnDisconnect() HTTPOption {
 // ignored. It panics on a text that is no URL, or has a query or a fragment.
 func WithStatusURL(base string) HTTPOption {
 	u, err := url.Parse(base)
-	if err != nil || u.Path == "" && u.Host == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+	if err != nil || u.Path == "" && u.Host == "" || u.RawQuery != "" || u.ForceQuery || strings.Contains(base, "#") {
 		panic(fmt.Sprintf("idempotent: WithStatusURL: %q is not a URL without query and fragment", base))
 	}
 	return HTTPOption{func(m *middleware) { m.statusURL = base }}
