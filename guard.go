@@ -98,7 +98,8 @@ const noResult = "\x00"
 //     been made all the same, it is released in the background.
 //   - ctx ended before op began: its error, or a *StoreError that wraps it.
 //
-// Run blocks as long as op does, plus at most two store timeouts and the wait.
+// Run blocks as long as op does, plus at most two store timeouts; with a wait
+// plus that, and a store timeout more.
 // A result of one zero byte means none, and is replayed as "".
 func (g *Guard) Run(ctx context.Context, key string, op func(context.Context) (Class, string), opts ...CallOption) (rec Record, replayed bool, err error) {
 	switch {
