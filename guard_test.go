@@ -232,6 +232,7 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"With: WithObserver belongs to New":    func() { idempotent.New(store).With(idempotent.WithObserver(&eventLog{})) },
 		"With: WithLogger belongs to New":      func() { idempotent.New(store).With(idempotent.WithLogger(slog.Default())) },
 		"NewJanitor: the Sweeper is nil":       func() { idempotent.NewJanitor(nil, time.Second) },
+		"the Sweeper is nil":                   func() { idempotent.NewJanitor(nilStore, time.Second) },
 		"NewJanitor: the interval":             func() { idempotent.NewJanitor(store, 0) },
 		"Middleware: the PrincipalFunc is nil": func() { idempotent.New(store).Middleware(nil) },
 		"Middleware: the next handler is nil":  func() { idempotent.New(store).Middleware(idempotent.Anonymous)(nil) },

@@ -18,7 +18,7 @@ type Janitor struct {
 // at the next interval: nothing depends on it. NewJanitor panics on a nil
 // Sweeper and on an interval below [MinDuration].
 func NewJanitor(s Sweeper, interval time.Duration) *Janitor {
-	if s == nil {
+	if isNil(s) {
 		panic("idempotent: NewJanitor: the Sweeper is nil")
 	}
 	if interval < MinDuration {

@@ -3,6 +3,7 @@ package memstore
 import (
 	"fmt"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"github.com/idempotent-go/idempotent"
@@ -117,6 +118,9 @@ func WithLogger(l *slog.Logger) Option {
 // ([idempotent.EventAbandoned]) and of entries evicted early
 // ([idempotent.EventEvicted]), one call each. nil, the default, is nobody.
 func WithObserver(o idempotent.Observer) Option {
+	if v := reflect.ValueOf(o); v.IsValid() && (v.Kind() == reflect.Pointer || v.Kind() == reflect.Func) && v.IsNil() {
+		o = nil // not a panic at the first sweep
+	}
 	return func(c *config) { c.observer = o }
 }
 

@@ -1,10 +1,15 @@
 package memstore
 
 import (
+	"context"
+	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/idempotent-go/idempotent"
 )
 
 func TestImpossibleOptionsPanic(t *testing.T) {
@@ -48,3 +53,26 @@ func TestDefaults(t *testing.T) {
 	require.EqualValues(t, 256<<20, s.maxBytes)
 	require.NotNil(t, s.janitor)
 }
+
+// A nil observer is nobody, in whatever form it comes.
+func TestNilObserverIsNobody(t *testing.T) {
+	t.Parallel()
+	var typed *logObserver
+	for name, o := range map[string]idempotent.Observer{"nil": nil, "pointer": typed, "func": idempotent.ObserverFunc(nil)} {
+		synctest.Test(t, func(t *testing.T) {
+			s := New(WithObserver(o), WithSweepInterval(0), WithLogger(slog.New(slog.DiscardHandler)))
+			_, _, err := s.Claim(t.Context(), "k", idempotent.Claim{Owner: "o", Lease: time.Second, Keep: time.Hour})
+			require.NoError(t, err)
+			time.Sleep(2 * time.Second)
+			require.NotPanics(t, func() {
+				n, err := s.Sweep(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 1, n.Abandoned)
+			}, name)
+		})
+	}
+}
+
+type logObserver struct{ n int }
+
+func (l *logObserver) Observe(context.Context, idempotent.Event) { l.n++ }
