@@ -588,3 +588,32 @@ func TestB41_ExpectContinue(t *testing.T) {
 		b.requireEntry("abc", idempotent.ClassSuccess)
 	})
 }
+
+// The middleware is mounted on a router and again on a route of it: there is one
+// claim, and the operation runs.
+func TestMountedTwice(t *testing.T) {
+	eachStore(t, func(t *testing.T, w world) {
+		var b *bench
+		b = w.bench(t, setup{
+			inner: func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					again := b.guard.With(idempotent.WithTakeOver()).Middleware(func(r *http.Request) (string, error) {
+						return r.Header.Get("X-User"), nil
+					})
+					again(next).ServeHTTP(w, r)
+				})
+			},
+			principal: func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
+			handler: func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(http.StatusCreated)
+				_, _ = io.Copy(w, r.Body)
+			},
+		})
+		a := b.post("k", "X-User", "bob")
+		require.Equal(t, http.StatusCreated, a.status)
+		require.Equal(t, someBody, a.body)
+		requireReplay(t, a, b.post("k", "X-User", "bob"))
+		require.EqualValues(t, 1, b.runs.Load())
+		require.Equal(t, 1, b.observed(idempotent.EventClaimed))
+	})
+}

@@ -41,7 +41,9 @@ func Anonymous(*http.Request) (string, error) { return "anonymous", nil }
 //
 // The handler runs in the goroutine of the request. Its answer is held until
 // the outcome is recorded, unless it flushes, hijacks, or exceeds
-// [WithMaxResponse]. A panic of it is recorded and goes on.
+// [WithMaxResponse]. A panic of it is recorded and goes on. Mounted twice, on a
+// router and on a route of it, the inner middleware of the same guard lets pass
+// what the outer one has claimed.
 //
 // Middleware panics on a nil principal; the options panic on what makes no
 // sense. The result is safe for concurrent use, and each call of Middleware
@@ -135,6 +137,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.pass()
 		return
 	}
+	if x.within() {
+		x.pass()
+		return
+	}
 
 	wait, preferred := h.waitOf(r)
 	x.call.wait, x.call.waiters = wait, h.waiters
@@ -147,6 +153,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Preference-Applied", waitPreference(wait))
 	}
 	x.answer(rec, replayed, err)
+}
+
+// within reports whether the request's own operation is running it: the
+// middleware is mounted twice, on a router and on a route of it.
+func (x *exchange) within() bool {
+	outer := executionOf(x.r.Context())
+	return outer != nil && outer.Key == x.name && outer.lease.g.leases == x.guard.leases
 }
 
 // answer turns what [Guard.Run] has returned into an answer.

@@ -237,7 +237,7 @@ func (b *heldBody) rewind() {
 	b.closed = false
 }
 
-// pass has the handler run unprotected.
+// pass has the handler run without a claim.
 func (x *exchange) pass() {
 	if !x.body.held {
 		x.next.ServeHTTP(x.w, x.r)
