@@ -239,6 +239,10 @@ func (a *awayWriter) Write(b []byte) (int, error) {
 	return len(b), nil // that nobody reads it is no matter of the handler's
 }
 
+// Flush begins the answer, as that of net/http does, and holds it: a handler that
+// minds the error of a flush must not stop.
+func (a *awayWriter) Flush() { a.WriteHeader(http.StatusOK) }
+
 // copyTo sends the answer as it was written. It is called after the end.
 func (a *awayWriter) copyTo(w http.ResponseWriter) {
 	h := w.Header()

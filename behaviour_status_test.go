@@ -203,7 +203,9 @@ func TestB40_WaitEndsInTime(t *testing.T) {
 		"flushed, with trailers": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Trailer", "X-Sum")
 			_, _ = io.WriteString(w, "one ")
-			w.(http.Flusher).Flush()
+			if http.NewResponseController(w).Flush() != nil {
+				return
+			}
 			_, _ = io.WriteString(w, "two")
 			w.Header().Set("X-Sum", "7")
 			w.Header().Set(http.TrailerPrefix+"X-More", "8")
