@@ -196,6 +196,9 @@ func (g *Guard) claim(ctx context.Context, key string, c *call) (e Entry, f find
 			Keep:        g.successRetention,
 			TakeOver:    g.takeOver,
 		})
+		if err == nil && !ok {
+			err = checkState(e)
+		}
 		return err
 	})
 	if err == nil && ok {
@@ -218,6 +221,17 @@ func (g *Guard) claim(ctx context.Context, key string, c *call) (e Entry, f find
 	return e, held, sent, err
 }
 
+var errNoState = errors.New("the store breaks its contract: it answered with an entry that is neither pending, success nor failed")
+
+// checkState returns an error for an entry without a state, which nobody may be
+// answered from.
+func checkState(e Entry) error {
+	if e.Status != Pending && classOf(e) == ClassDefault {
+		return errNoState
+	}
+	return nil
+}
+
 var errLate = errors.New("the claim was answered after its lease had passed")
 
 func (g *Guard) tellClaimed(ctx context.Context, e Entry) {
@@ -232,6 +246,9 @@ func (g *Guard) tellClaimed(ctx context.Context, e Entry) {
 func (g *Guard) load(ctx context.Context, key string) (e Entry, found bool, err error) {
 	err = g.step(ctx, "load", key, g.storeTimeout, func(ctx context.Context) (err error) {
 		e, found, err = g.store.Load(ctx, key)
+		if err == nil && found {
+			err = checkState(e)
+		}
 		return err
 	})
 	return e, found, err

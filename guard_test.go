@@ -487,6 +487,35 @@ func TestFromContext(t *testing.T) {
 }
 
 // An operation that asks for its own key is told the truth, at once.
+// stateless is a store that breaks its contract: its entries have no state.
+type stateless struct{ idempotent.Store }
+
+func (stateless) Load(context.Context, string) (idempotent.Entry, bool, error) {
+	return idempotent.Entry{Owner: "o"}, true, nil
+}
+
+func (stateless) Claim(context.Context, string, idempotent.Claim) (idempotent.Entry, bool, error) {
+	return idempotent.Entry{}, false, nil
+}
+
+// An entry without a state is no outcome: nobody is answered from it.
+func TestEntryWithoutStateIsAStoreError(t *testing.T) {
+	t.Parallel()
+	g := idempotent.New(stateless{tierMem(t)}, idempotent.WithLogger(slog.New(slog.DiscardHandler)))
+	var away *idempotent.StoreError
+	_, replayed, err := g.Run(t.Context(), "k", func(context.Context) (idempotent.Class, string) {
+		t.Error("it runs without a claim")
+		return idempotent.ClassSuccess, ""
+	})
+	require.False(t, replayed)
+	require.ErrorAs(t, err, &away)
+	require.ErrorContains(t, err, "breaks its contract")
+	require.ErrorAs(t, g.Resolve(t.Context(), "k", "o", idempotent.ClassSuccess, ""), &away)
+	require.NoError(t, g.Drain(t.Context()))
+	_, _, err = g.Run(t.Context(), "k", func(context.Context) (idempotent.Class, string) { return 0, "" })
+	require.ErrorAs(t, err, &away)
+}
+
 func TestNestedRunOfTheSameKeyIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newGuardBench(t)

@@ -33,12 +33,7 @@ func (g *Guard) Resolve(ctx context.Context, key, owner string, c Class, result 
 	if result == "" {
 		result = noResult
 	}
-	var e Entry
-	var found bool
-	err := g.step(ctx, "load", key, g.storeTimeout, func(ctx context.Context) (err error) {
-		e, found, err = g.store.Load(ctx, key)
-		return err
-	})
+	e, found, err := g.load(ctx, key)
 	switch {
 	case err != nil:
 		return err
