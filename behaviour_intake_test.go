@@ -1,12 +1,10 @@
 package idempotent_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"mime/multipart"
 	"net/http"
 	"os"
 	"strings"
@@ -134,14 +132,8 @@ func TestB02_OptionalKey(t *testing.T) {
 				require.NoError(t, f.Close())
 			},
 		})
-		var form bytes.Buffer
-		m := multipart.NewWriter(&form)
-		part, err := m.CreateFormFile("file", "x")
-		require.NoError(t, err)
-		_, err = part.Write(make([]byte, 200<<10))
-		require.NoError(t, err)
-		require.NoError(t, m.Close())
-		a := b.send(order{body: form.String(), fields: []string{"Content-Type", m.FormDataContentType()}})
+		form, contentType := formWithFile(t)
+		a := b.send(order{body: form, fields: []string{"Content-Type", contentType}})
 		require.Equal(t, http.StatusOK, a.status)
 		b.until("the file is gone", func() bool {
 			_, err := os.Stat(file)

@@ -2,13 +2,11 @@ package idempotent_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"mime/multipart"
 	"net/http"
 	"net/url"
 	"os"
@@ -428,15 +426,9 @@ func TestB40_Form(t *testing.T) {
 			files <- f.(*os.File).Name()
 			b.created(w, r)
 		}}))
-		var form bytes.Buffer
-		m := multipart.NewWriter(&form)
-		part, err := m.CreateFormFile("file", "x")
-		require.NoError(t, err)
-		_, err = part.Write(make([]byte, 200<<10))
-		require.NoError(t, err)
-		require.NoError(t, m.Close())
-		requireAccepted(t, b.send(order{key: "k", body: form.String(), fields: []string{
-			"Content-Type", m.FormDataContentType(), "Prefer", "respond-async",
+		form, contentType := formWithFile(t)
+		requireAccepted(t, b.send(order{key: "k", body: form, fields: []string{
+			"Content-Type", contentType, "Prefer", "respond-async",
 		}}), "respond-async")
 		g.release()
 		file := next(b, files)

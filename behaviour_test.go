@@ -14,6 +14,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"mime/multipart"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -398,6 +399,19 @@ func (b *bench) send(o order) answer {
 func (b *bench) post(key string, fields ...string) answer {
 	b.t.Helper()
 	return b.send(order{key: key, fields: fields})
+}
+
+// formWithFile returns a form with a file of 200 KiB in it, and its Content-Type.
+func formWithFile(t *testing.T) (form, contentType string) {
+	t.Helper()
+	var b strings.Builder
+	m := multipart.NewWriter(&b)
+	part, err := m.CreateFormFile("file", "x")
+	require.NoError(t, err)
+	_, err = part.Write(make([]byte, 200<<10))
+	require.NoError(t, err)
+	require.NoError(t, m.Close())
+	return b.String(), m.FormDataContentType()
 }
 
 // attempt is an order on its way.
