@@ -99,7 +99,10 @@ type operation struct{ next http.Handler }
 
 func (o operation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u := unitOf(r.Context())
-	if u.now() != txOpen { // it has no key
+	if u.now() != txOpen { // it has no key, or the middleware is mounted twice
+		if u.outer != nil {
+			r = r.WithContext(context.WithValue(r.Context(), unitKey{}, u.outer))
+		}
 		if body, ok := r.Body.(*keptBody); ok {
 			r.Body = body.rest()
 		}

@@ -321,6 +321,36 @@ func TestMiddleware_NotAsync(t *testing.T) {
 	})
 }
 
+// Mounted twice there is one transaction, and the handler has it.
+func TestMiddleware_MountedTwice(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, d sqltest.Database) {
+		w := newTxWorld(t, d)
+		protect := w.guard.Middleware(idempotent.Anonymous)
+		server := httptest.NewServer(protect(protect(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			tx, ok := sqlstore.Tx(r.Context())
+			body, err := io.ReadAll(r.Body)
+			if !ok || err != nil || w.ledger.add(r.Context(), tx, "k", string(body)) != nil {
+				t.Error(ok, err)
+				rw.WriteHeader(http.StatusConflict)
+				return
+			}
+			rw.WriteHeader(http.StatusCreated)
+		}))))
+		t.Cleanup(server.Close)
+		for range 2 {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, strings.NewReader("a"))
+			require.NoError(t, err)
+			req.Header.Set("Idempotency-Key", "k")
+			resp, err := http.DefaultClient.Do(req)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, http.StatusCreated, resp.StatusCode)
+		}
+		require.Equal(t, []string{"a"}, w.ledger.rows(t, "k"))
+	})
+}
+
 // Requests without a key go to the handler as they are.
 func TestMiddleware_Unkeyed(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ type unit struct {
 	ctx     context.Context // of the transaction: the caller's values, and an end of its own
 	cancel  context.CancelFunc
 	last    bool  // the operation is not run again
+	outer   *unit // whose operation this one began in, or nil
 	refuse  error // not nil: answered to every claim
 	looking error // not nil: nothing is run any more, and this is answered where the key is free
 
@@ -53,7 +54,7 @@ func newUnit(ctx context.Context, g *TxGuard, last bool) *unit {
 	// written.
 	u.ctx, u.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if outer := unitOf(ctx); outer != nil && outer.now() == txOpen {
-		u.refuse = errNested
+		u.outer, u.refuse = outer, errNested
 	}
 	return u
 }
